@@ -1,0 +1,45 @@
+#include "fovea/base/parallel.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace fovea {
+
+int32_t resolve_num_threads(const Context& context) {
+  if (context.num_threads > 0) return context.num_threads;
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+void parallel_for(const Context& context, int64_t num_tasks,
+                  const std::function<void(int64_t, int32_t)>& body) {
+  const auto num_threads = static_cast<int32_t>(
+      std::min<int64_t>(resolve_num_threads(context), std::max<int64_t>(num_tasks, 1)));
+  if (num_threads == 1) {
+    for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+#pragma omp parallel num_threads(num_threads)
+  {
+    try {
+      while (!failed.load(std::memory_order_relaxed)) {
+        const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+        if (task >= num_tasks) break;
+        body(task, omp_get_thread_num());
+      }
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace fovea

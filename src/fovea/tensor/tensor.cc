@@ -1,0 +1,63 @@
+#include "fovea/tensor/tensor.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "fovea/base/checked_math.h"
+
+namespace fovea {
+
+int64_t TensorView::num_elements() const {
+  int64_t count = 1;
+  for (int32_t i = 0; i < rank; ++i) count *= shape[static_cast<size_t>(i)];
+  return count;
+}
+
+std::string TensorView::describe() const {
+  std::string text(dtype_name(dtype));
+  text += '[';
+  for (int32_t i = 0; i < rank; ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[static_cast<size_t>(i)]);
+  }
+  return text + ']';
+}
+
+TensorView make_view(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device) {
+  check_argument(shape.size() <= kMaxRank, "rank must be at most {}, got {}", kMaxRank,
+                 shape.size());
+  TensorView view;
+  view.data = data;
+  view.dtype = dtype;
+  view.device = device;
+  for (const int64_t size : shape) {
+    check_argument(size >= 0, "tensor sizes must not be negative, got {}", size);
+    view.shape[static_cast<size_t>(view.rank++)] = size;
+  }
+  int64_t stride = 1;
+  for (int32_t i = view.rank - 1; i >= 0; --i) {
+    view.stride[static_cast<size_t>(i)] = stride;
+    stride = checked_mul(stride, view.shape[static_cast<size_t>(i)], "tensor size");
+  }
+  return view;
+}
+
+Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape)
+    : view_(make_view(nullptr, dtype, shape)) {
+  constexpr int64_t kAlignment = 64;
+  size_bytes_ = checked_mul(view_.num_elements(), dtype_bytes(dtype), "tensor bytes");
+  const int64_t padded = checked_mul(ceil_div(size_bytes_, kAlignment), kAlignment, "tensor bytes");
+  if (padded > 0) {
+    data_.reset(std::aligned_alloc(kAlignment, static_cast<size_t>(padded)));
+    if (data_ == nullptr) {
+      fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes for a tensor {}", size_bytes_,
+           view_.describe());
+    }
+    std::memset(data_.get(), 0, static_cast<size_t>(padded));
+  }
+  view_.data = data_.get();
+}
+
+void Tensor::Free::operator()(void* data) const { std::free(data); }
+
+}  // namespace fovea
