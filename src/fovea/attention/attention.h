@@ -1,0 +1,77 @@
+// The contract of attention: what goes in, what comes out, and who can compute it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fovea/attention/block_selection.h"
+#include "fovea/attention/kv_view.h"
+#include "fovea/base/context.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// Means of complete KV blocks, through which blocks that a selection left out are still seen:
+/// block b adds block_size * exp(softmax_scale * q.k_mean_b) to the denominator and the same weight
+/// times v_mean_b to the output. Source: FlashPrefill V2, arXiv 2608.19758.
+struct Periphery {
+  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of K; empty means no periphery
+  TensorView v_mean;  // the same of V
+  /// Contiguous K/V only: the means of sequence s are entries block_offsets[s] + b. Paged: page
+  /// numbers.
+  const int64_t* block_offsets = nullptr;
+
+  bool enabled() const { return !k_mean.empty(); }
+};
+
+/// One call of attention. `q`, `out` and `lse` must not overlap K/V or each other.
+///
+/// Row r of head h sees key t of its sequence when t <= position(r) (if causal) and
+/// t >= position(r) - window_left (if window_left >= 0) and the selection, if any, lists t's block.
+/// KV head of q head h: h / group_size. Rows that see nothing: out 0, lse -inf (or the sink's
+/// logit).
+struct AttentionParams {
+  TensorView q;  // [total_q, num_q_heads, head_dim], f32 or bf16
+  KvView kv;     // same type as q
+  RaggedBatch batch;
+  TensorView out;  // [total_q, num_q_heads, head_dim], type of q
+  TensorView
+      lse;  // optional: f32 [num_q_heads, total_q], natural log, periphery and sinks included
+  TensorView sinks;  // optional: f32 [num_q_heads], a logit that joins the denominator (not scaled)
+  float softmax_scale = 0;   // 0 means 1 / sqrt(head_dim)
+  int64_t window_left = -1;  // keys to the left of a row's own position that it sees; -1 means all
+  bool causal = true;
+  const BlockSelectionView* selection = nullptr;  // null means dense
+  Periphery periphery;                            // needs a selection
+};
+
+/// One way of computing attention.
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+  /// For example "cpu_avx512_bf16".
+  virtual std::string_view name() const = 0;
+  /// Empty when run() can compute `params` here, else the reason in a few words.
+  virtual std::string why_unsupported(const AttentionParams& params,
+                                      const Context& context) const = 0;
+  /// Precondition: check_attention_params passed and why_unsupported is empty.
+  virtual void run(const AttentionParams& params, const Context& context) const = 0;
+};
+
+/// All backends of this build, fastest first, the reference last.
+std::span<const AttentionBackend* const> attention_backends();
+
+/// Throws kInvalidArgument naming the first rule that `params` breaks, in the order of its members.
+void check_attention_params(const AttentionParams& params, const Context& context);
+
+/// Computes attention with the first backend that can, or with the one FOVEA_ATTENTION_BACKEND
+/// names. Throws kInvalidArgument as check_attention_params does, kUnsupported listing every
+/// backend's reason.
+void attend(const AttentionParams& params, const Context& context);
+
+/// The backend attend() would use. Throws as attend() does.
+const AttentionBackend& choose_attention_backend(const AttentionParams& params,
+                                                 const Context& context);
+
+}  // namespace fovea

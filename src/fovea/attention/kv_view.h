@@ -1,0 +1,41 @@
+// Keys and values of one layer, contiguous or in pages, and the ragged batch they belong to.
+#pragma once
+
+#include <cstdint>
+
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// Sequences of different lengths in one call. Pointers are to memory of the operation's device.
+///
+/// Sequence s owns query rows [q_offsets[s], q_offsets[s + 1]) and kv_lens[s] keys. Its query row i
+/// sits at absolute position kv_lens[s] - q_len + i: queries are the last rows of what has been
+/// written, which covers whole prompts, later chunks and decode (q_len 1) alike. Lengths of zero
+/// are valid.
+struct RaggedBatch {
+  int64_t batch_size = 0;
+  const int64_t* q_offsets = nullptr;  // [batch_size + 1], ascending, q_offsets[0] == 0
+  const int64_t* kv_lens = nullptr;    // [batch_size]
+};
+
+/// K and V of one layer; f32 or bf16 on the CPU. The last stride must be 1.
+///
+/// Contiguous (page_size == 0): k, v are [total_kv, num_kv_heads, head_dim]; key t of sequence s is
+/// row kv_offsets[s] + t. Paged: k, v are [num_pages, num_kv_heads, page_size, head_dim]; key t of
+/// sequence s is row t % page_size of page page_table[s * page_table_stride + t / page_size].
+struct KvView {
+  TensorView k;
+  TensorView v;
+  const int64_t* kv_offsets = nullptr;  // [batch_size]; contiguous only
+  const int32_t* page_table = nullptr;  // [batch_size, page_table_stride]; paged only
+  int64_t page_table_stride = 0;        // pages that a row of the table can name
+  int64_t page_size = 0;                // tokens per page; 0 means contiguous
+
+  bool is_paged() const { return page_size > 0; }
+  int64_t num_kv_heads() const { return k.shape[1]; }
+  int64_t head_dim() const { return k.shape[is_paged() ? 3 : 2]; }
+  int64_t num_pages() const { return is_paged() ? k.shape[0] : 0; }
+};
+
+}  // namespace fovea

@@ -1,0 +1,117 @@
+// The contract of block selection: settings, inputs, and who can compute it. See docs/selection.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fovea/attention/block_selection.h"
+#include "fovea/attention/kv_view.h"
+#include "fovea/base/context.h"
+#include "fovea/selector/block_stats.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+enum class SelectorMethod { kAll, kStreaming, kCentroid, kRescue, kWitness, kBound, kOracle };
+
+/// Over which blocks a quantile of the radii is taken.
+enum class QuantileMode {
+  kCausal,  // the complete blocks before the query block: invariant to chunks, batch and prefix
+            // cache
+  kPrompt,  // all complete blocks written so far, as in the paper; depends on the chunk, for
+            // replication only
+};
+
+/// How scores of a query block's rows become one score of a KV block.
+enum class Aggregation {
+  kSum,  // sum over rows of exp(logit - m), m the maximum over all rows and blocks
+  kMax,  // max over rows of the row-normalised probability
+};
+
+struct SelectorSettings {
+  SelectorMethod method = SelectorMethod::kRescue;
+  int64_t block_size = 128;
+
+  // Thresholds: keep a block whose score reaches alpha times the best score.
+  float alpha_base =
+      0.22f;  // centroid branch, and the only one of `centroid`, `bound`, `witness`, `oracle`
+  float alpha_rescue = 0.18f;  // rescue branch
+  float quantile_low = 0.5f;   // radius at which the uplift starts
+  float quantile_high = 0.9f;  // radius at which it is full
+  QuantileMode quantiles = QuantileMode::kCausal;
+  float uplift_clamp =
+      0;  // 0: none; else radii above this quantile count as the quantile (0.9 is robust)
+  bool forced_in_maximum = false;  // whether forced blocks take part in the best score
+
+  /// 0: thresholds. In (0, 1]: budget mode, keep the best blocks so that this share of causal pairs
+  /// is kept.
+  float density = 0;
+  float rescue_share = 0.5f;  // of the unforced budget that the rescue branch gets
+
+  // Forced blocks.
+  int64_t sink_blocks = 1;
+  int64_t local_blocks = 2;       // the last ones up to and including the diagonal
+  int64_t dense_tail_blocks = 0;  // query blocks at the prompt's end that read everything
+  int64_t min_sparse_len = 0;     // sequences with fewer keys are dense
+
+  // streaming
+  int64_t streaming_sink_tokens = 128;
+  int64_t streaming_local_tokens = 1024;
+
+  // witness
+  int64_t num_witnesses = 4;  // 1 ... 8
+  Aggregation aggregation = Aggregation::kSum;
+};
+
+/// Name as on the command line, for example "rescue".
+std::string_view selector_method_name(SelectorMethod method);
+/// Throws kInvalidArgument listing the known names.
+SelectorMethod parse_selector_method(std::string_view name);
+
+/// One call of selection, for the query rows of a chunk.
+///
+/// Every sequence's first query position kv_len - q_len must be a multiple of block_size, so that
+/// no query block is split between two calls: with causal quantiles the lists then depend on
+/// nothing but the query block and the pages before it, bit for bit.
+struct SelectorParams {
+  TensorView q;  // [total_q, num_q_heads, head_dim], after RoPE
+  KvView kv;     // read by `oracle` only; gives types, heads and page table to all
+  RaggedBatch batch;
+  BlockStatsView stats;                    // of the complete blocks before the last query block
+  const int64_t* block_offsets = nullptr;  // contiguous K/V only, see Periphery
+  float softmax_scale = 0;                 // 0 means 1 / sqrt(head_dim)
+  /// Per sequence, the whole prompt's length when more chunks follow; null means kv_lens. Places
+  /// the dense tail.
+  const int64_t* prompt_lens = nullptr;
+  SelectorSettings settings;
+};
+
+/// One way of computing selections.
+class SelectorBackend {
+ public:
+  virtual ~SelectorBackend() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string why_unsupported(const SelectorParams& params,
+                                      const Context& context) const = 0;
+  /// Replaces `selection`. Its vectors keep their capacity between calls.
+  virtual void run(const SelectorParams& params, const Context& context,
+                   BlockSelection& selection) const = 0;
+};
+
+/// All backends of this build, fastest first, the reference last.
+std::span<const SelectorBackend* const> selector_backends();
+
+/// Throws kInvalidArgument naming the first rule that `settings` breaks, in the order of its
+/// members.
+void check_selector_settings(const SelectorSettings& settings);
+/// The same for a whole call; includes check_selector_settings.
+void check_selector_params(const SelectorParams& params, const Context& context);
+
+/// Selects with the first backend that can, or with the one FOVEA_SELECTOR_BACKEND names.
+/// Throws kInvalidArgument as check_selector_params does, kUnsupported listing every backend's
+/// reason.
+void select_blocks(const SelectorParams& params, const Context& context, BlockSelection& selection);
+
+}  // namespace fovea
