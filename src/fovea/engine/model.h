@@ -1,0 +1,67 @@
+// A model in memory: configuration, tokenizer and weights, ready to compute with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "fovea/base/context.h"
+#include "fovea/base/dtype.h"
+
+namespace fovea {
+
+struct ModelConfig;  // model_io/model_config.h
+class Tokenizer;     // tokenizer/tokenizer.h
+struct Weights;      // engine/weights.h
+
+enum class ComputeType {
+  kAuto,  // bf16 where the processor multiplies it (AMX-BF16, AVX512-BF16), else f32
+  kF32,
+  kBF16,
+};
+
+struct ModelOptions {
+  ComputeType compute = ComputeType::kAuto;
+  int32_t num_threads = 0;  // 0: as many as there are cores
+  /// Called with the share of the weights loaded, 0 ... 1, from the loading thread.
+  std::function<void(double share)> progress;
+};
+
+/// Immutable once loaded; any number of sessions may read it at once.
+class Model {
+ public:
+  /// Loads a .gguf file, a .safetensors file beside its config.json, or a folder that holds them.
+  ///
+  /// Throws kInvalidFile on a file that breaks its format or holds NaN or Inf (names the tensor),
+  /// kUnsupported on an unknown architecture or tensor type, kOutOfMemory before reading the
+  /// weights when they need more memory than the machine has free ("needs X, has Y").
+  static std::shared_ptr<const Model> load(const std::string& path,
+                                           const ModelOptions& options = {});
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return *config_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Weights& weights() const { return *weights_; }
+  const std::string& path() const { return path_; }
+  /// Type of activations, weights and KV: f32 or bf16.
+  DType compute_dtype() const { return compute_dtype_; }
+  const Context& context() const { return context_; }
+  /// Bytes of the weights as held in memory.
+  int64_t weight_bytes() const;
+  /// Bytes of K and V that one token takes in all layers, statistics not included.
+  int64_t kv_bytes_per_token() const;
+
+ private:
+  Model();
+  std::string path_;
+  std::unique_ptr<ModelConfig> config_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Weights> weights_;
+  DType compute_dtype_ = DType::kF32;
+  Context context_;
+};
+
+}  // namespace fovea
