@@ -1,0 +1,104 @@
+#include "fovea/model_io/model_config.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+void check_range(const std::string& name, const char* what, int64_t value, int64_t most) {
+  if (value < 1 || value > most) {
+    fail(ErrorCode::kInvalidFile, "'{}': {} must be in [1, {}], is {}", name, what, most, value);
+  }
+}
+
+void check_positive(const std::string& name, const char* what, double value, double most) {
+  if (!(value > 0.0 && value <= most)) {
+    fail(ErrorCode::kInvalidFile, "'{}': {} must be in (0, {}], is {}", name, what, most, value);
+  }
+}
+
+}  // namespace
+
+std::string_view architecture_name(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::kLlama:
+      return "llama";
+    case Architecture::kQwen2:
+      return "qwen2";
+    case Architecture::kQwen3:
+      return "qwen3";
+    case Architecture::kGemma3:
+      return "gemma3";
+  }
+  return "unknown";
+}
+
+void check_sizes(const ModelConfig& config, const std::string& name) {
+  // Far above every published model, far below where a product of a few of them leaves 64 bits.
+  check_range(name, "number of layers", config.num_layers, 1024);
+  check_range(name, "model_dim", config.model_dim, 1 << 18);
+  check_range(name, "number of query heads", config.num_q_heads, 1024);
+  check_range(name, "number of key-value heads", config.num_kv_heads, 1024);
+  check_range(name, "head_dim", config.head_dim, 1024);
+  check_range(name, "mlp_dim", config.mlp_dim, 1 << 20);
+  check_range(name, "vocab_size", config.vocab_size, 1 << 24);
+  check_range(name, "context_length", config.context_length, 1 << 30);
+  if (config.num_q_heads % config.num_kv_heads != 0) {
+    fail(ErrorCode::kInvalidFile, "'{}': {} query heads do not divide among {} key-value heads",
+         name, config.num_q_heads, config.num_kv_heads);
+  }
+  if (config.head_dim % 2 != 0) {
+    fail(ErrorCode::kInvalidFile, "'{}': head_dim must be even, is {}", name, config.head_dim);
+  }
+}
+
+void check_config(const ModelConfig& config, const std::string& name) {
+  check_sizes(config, name);
+  check_positive(name, "rope theta", config.rope_theta, 1e15);
+  check_positive(name, "local rope theta", config.rope_theta_local, 1e15);
+  check_positive(name, "rms epsilon", config.rms_eps, 1.0);
+  check_positive(name, "softmax scale", config.softmax_scale, 1e3);
+  check_positive(name, "embedding scale", config.embedding_scale, 1e6);
+  if (!config.rope_factors.empty() &&
+      static_cast<int64_t>(config.rope_factors.size()) != config.head_dim / 2) {
+    fail(ErrorCode::kInvalidFile, "'{}': {} rope factors, head_dim {} needs {}", name,
+         config.rope_factors.size(), config.head_dim, config.head_dim / 2);
+  }
+  for (const float factor : config.rope_factors) check_positive(name, "rope factor", factor, 1e6);
+  if (!config.local_layers.empty()) {
+    check_range(name, "sliding window", config.sliding_window, 1 << 30);
+  }
+  const auto check_id = [&](const char* what, int32_t id) {
+    if (id < 0 || id >= config.vocab_size) {
+      fail(ErrorCode::kInvalidFile, "'{}': {} {} is outside the vocabulary of {}", name, what, id,
+           config.vocab_size);
+    }
+  };
+  if (config.bos_id) check_id("begin-of-text id", *config.bos_id);
+  for (const int32_t id : config.eos_ids) check_id("end-of-text id", id);
+}
+
+std::vector<float> llama3_rope_factors(int64_t head_dim, double theta, double factor,
+                                       double low_freq_factor, double high_freq_factor,
+                                       int64_t original_context_length) {
+  std::vector<float> factors;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
+    const double wavelength = 2.0 * std::numbers::pi * std::pow(theta, exponent);
+    const double turns = static_cast<double>(original_context_length) / wavelength;
+    double divisor = 1.0;
+    if (turns < low_freq_factor) {
+      divisor = factor;
+    } else if (turns < high_freq_factor) {
+      const double smooth = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+      divisor = 1.0 / ((1.0 - smooth) / factor + smooth);
+    }
+    factors.push_back(static_cast<float>(divisor));
+  }
+  return factors;
+}
+
+}  // namespace fovea

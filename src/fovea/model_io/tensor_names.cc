@@ -1,0 +1,108 @@
+#include "fovea/model_io/tensor_names.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace fovea {
+namespace {
+
+struct Names {
+  const char* ours;
+  const char* gguf;
+  const char* safetensors;
+};
+
+constexpr Names kTokenEmbedding = {"token_embedding", "token_embd.weight",
+                                   "model.embed_tokens.weight"};
+constexpr Names kOutputNorm = {"output_norm", "output_norm.weight", "model.norm.weight"};
+constexpr Names kOutput = {"output", "output.weight", "lm_head.weight"};
+
+constexpr Names kAttentionNorm = {"attention_norm", "attn_norm.weight", "input_layernorm.weight"};
+constexpr Names kQ = {"q", "attn_q.weight", "self_attn.q_proj.weight"};
+constexpr Names kK = {"k", "attn_k.weight", "self_attn.k_proj.weight"};
+constexpr Names kV = {"v", "attn_v.weight", "self_attn.v_proj.weight"};
+constexpr Names kO = {"o", "attn_output.weight", "self_attn.o_proj.weight"};
+constexpr Names kQBias = {"q_bias", "attn_q.bias", "self_attn.q_proj.bias"};
+constexpr Names kKBias = {"k_bias", "attn_k.bias", "self_attn.k_proj.bias"};
+constexpr Names kVBias = {"v_bias", "attn_v.bias", "self_attn.v_proj.bias"};
+constexpr Names kQNorm = {"q_norm", "attn_q_norm.weight", "self_attn.q_norm.weight"};
+constexpr Names kKNorm = {"k_norm", "attn_k_norm.weight", "self_attn.k_norm.weight"};
+constexpr Names kGate = {"gate", "ffn_gate.weight", "mlp.gate_proj.weight"};
+constexpr Names kUp = {"up", "ffn_up.weight", "mlp.up_proj.weight"};
+constexpr Names kDown = {"down", "ffn_down.weight", "mlp.down_proj.weight"};
+// Hugging Face's post_attention_layernorm is the norm before the mlp, except in Gemma.
+constexpr Names kMlpNorm = {"mlp_norm", "ffn_norm.weight", "post_attention_layernorm.weight"};
+constexpr Names kPostAttentionNorm = {"post_attention_norm", "post_attention_norm.weight",
+                                      "post_attention_layernorm.weight"};
+constexpr Names kGemmaMlpNorm = {"mlp_norm", "ffn_norm.weight", "pre_feedforward_layernorm.weight"};
+constexpr Names kPostMlpNorm = {"post_mlp_norm", "post_ffw_norm.weight",
+                                "post_feedforward_layernorm.weight"};
+
+class Collector {
+ public:
+  explicit Collector(FileFormat format) : gguf_(format == FileFormat::kGguf) {}
+
+  ExpectedTensor& add(const Names& names, std::vector<int64_t> shape) {
+    ExpectedTensor& tensor = tensors.emplace_back();
+    const char* file_name = gguf_ ? names.gguf : names.safetensors;
+    tensor.name = ours_prefix_ + names.ours;
+    tensor.file_name = file_prefix_ + file_name;
+    tensor.shape = std::move(shape);
+    return tensor;
+  }
+  void add_norm(const Names& names, int64_t size) { add(names, {size}).is_norm = true; }
+  void enter_layer(int64_t layer) {
+    ours_prefix_ = fmt::format("layers.{}.", layer);
+    file_prefix_ = gguf_ ? fmt::format("blk.{}.", layer) : fmt::format("model.layers.{}.", layer);
+  }
+
+  std::vector<ExpectedTensor> tensors;
+
+ private:
+  bool gguf_;
+  std::string ours_prefix_;
+  std::string file_prefix_;
+};
+
+}  // namespace
+
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileFormat format) {
+  Collector all(format);
+  const int64_t model_dim = config.model_dim;
+  const int64_t q_dim = config.num_q_heads * config.head_dim;
+  const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  all.add(kTokenEmbedding, {config.vocab_size, model_dim});
+  all.add_norm(kOutputNorm, model_dim);
+  if (!config.tied_embeddings) all.add(kOutput, {config.vocab_size, model_dim});
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    all.enter_layer(layer);
+    all.add_norm(kAttentionNorm, model_dim);
+    all.add(kQ, {q_dim, model_dim}).rope_heads = config.num_q_heads;
+    all.add(kK, {kv_dim, model_dim}).rope_heads = config.num_kv_heads;
+    all.add(kV, {kv_dim, model_dim});
+    all.add(kO, {model_dim, q_dim});
+    if (config.qkv_bias) {
+      all.add(kQBias, {q_dim}).rope_heads = config.num_q_heads;
+      all.add(kKBias, {kv_dim}).rope_heads = config.num_kv_heads;
+      all.add(kVBias, {kv_dim});
+    }
+    if (config.qk_norm) {
+      all.add_norm(kQNorm, config.head_dim);
+      all.add_norm(kKNorm, config.head_dim);
+    }
+    if (config.post_norms) {
+      all.add_norm(kPostAttentionNorm, model_dim);
+      all.add_norm(kGemmaMlpNorm, model_dim);
+      all.add_norm(kPostMlpNorm, model_dim);
+    } else {
+      all.add_norm(kMlpNorm, model_dim);
+    }
+    all.add(kGate, {config.mlp_dim, model_dim});
+    all.add(kUp, {config.mlp_dim, model_dim});
+    all.add(kDown, {model_dim, config.mlp_dim});
+  }
+  return std::move(all.tensors);
+}
+
+}  // namespace fovea

@@ -1,0 +1,26 @@
+// Which tensors a configuration asks for, and what each file format calls them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fovea/model_io/model_config.h"
+
+namespace fovea {
+
+/// One tensor that a model must have.
+struct ExpectedTensor {
+  std::string name;       // ours
+  std::string file_name;  // the format's
+  std::vector<int64_t> shape;
+  bool is_norm = false;
+  int64_t rope_heads = 0;  // q and k: heads whose rows RoPE pairs up
+};
+
+enum class FileFormat { kGguf, kSafetensors };
+
+/// All tensors of a model. Throws nothing but std::bad_alloc; `config` has passed check_config.
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileFormat format);
+
+}  // namespace fovea
