@@ -14,7 +14,9 @@ namespace fovea {
 
 /// Means of complete KV blocks, through which blocks that a selection left out are still seen:
 /// block b adds block_size * exp(softmax_scale * q.k_mean_b) to the denominator and the same weight
-/// times v_mean_b to the output. Source: FlashPrefill V2, arXiv 2608.19758.
+/// times v_mean_b to the output. A row sees the means of the blocks strictly before its query block
+/// that its list leaves out and that its left window, if any, covers whole. Needs `causal` and a
+/// selection; paged K/V needs page_size == block_size. Source: FlashPrefill V2, arXiv 2608.19758.
 struct Periphery {
   TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of K; empty means no periphery
   TensorView v_mean;  // the same of V
@@ -30,7 +32,7 @@ struct Periphery {
 /// Row r of head h sees key t of its sequence when t <= position(r) (if causal) and
 /// t >= position(r) - window_left (if window_left >= 0) and the selection, if any, lists t's block.
 /// KV head of q head h: h / group_size. Rows that see nothing: out 0, lse -inf (or the sink's
-/// logit).
+/// logit). NaN or Inf in a key or a value reaches only the rows that see it.
 struct AttentionParams {
   TensorView q;  // [total_q, num_q_heads, head_dim], f32 or bf16
   KvView kv;     // same type as q
@@ -39,11 +41,17 @@ struct AttentionParams {
   TensorView
       lse;  // optional: f32 [num_q_heads, total_q], natural log, periphery and sinks included
   TensorView sinks;  // optional: f32 [num_q_heads], a logit that joins the denominator (not scaled)
-  float softmax_scale = 0;   // 0 means 1 / sqrt(head_dim)
+  float softmax_scale = 0;   // finite, not negative; 0 means 1 / sqrt(head_dim)
   int64_t window_left = -1;  // keys to the left of a row's own position that it sees; -1 means all
   bool causal = true;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
+
+  int64_t num_q_heads() const { return q.shape[1]; }
+  int64_t head_dim() const { return q.shape[2]; }
+  int64_t group_size() const { return num_q_heads() / kv.num_kv_heads(); }
+  /// softmax_scale with its default resolved.
+  float scale() const;
 };
 
 /// One way of computing attention.

@@ -12,7 +12,8 @@ namespace fovea {
 /// Sequence s owns query rows [q_offsets[s], q_offsets[s + 1]) and kv_lens[s] keys. Its query row i
 /// sits at absolute position kv_lens[s] - q_len + i: queries are the last rows of what has been
 /// written, which covers whole prompts, later chunks and decode (q_len 1) alike. Lengths of zero
-/// are valid.
+/// are valid; where q_len exceeds kv_len the first positions are negative and, if causal, see
+/// nothing (a selection refuses such sequences).
 struct RaggedBatch {
   int64_t batch_size = 0;
   const int64_t* q_offsets = nullptr;  // [batch_size + 1], ascending, q_offsets[0] == 0
