@@ -5,9 +5,10 @@
 namespace fovea::cli {
 namespace {
 
-volatile std::sig_atomic_t g_interrupted = 0;
+std::atomic<bool> g_interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may store to it");
 
-extern "C" void on_interrupt(int) { g_interrupted = 1; }
+extern "C" void on_interrupt(int) { g_interrupted.store(true); }
 
 }  // namespace
 
@@ -20,6 +21,6 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() { return g_interrupted != 0; }
+const std::atomic<bool>& interrupt_flag() { return g_interrupted; }
 
 }  // namespace fovea::cli

@@ -1,12 +1,10 @@
 // Ctrl-C: long work looks at a flag between its steps, ends, and says how far it came.
 #pragma once
 
+#include <atomic>
 #include <stdexcept>
-#include <string>
 
 namespace fovea::cli {
-
-constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells expect
 
 /// Ends a command early; what() says what had been done.
 class Interrupted : public std::runtime_error {
@@ -14,9 +12,14 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// From now on the first Ctrl-C (or SIGTERM) sets the flag; a second one ends the process at once.
+/// From now on the first Ctrl-C (or SIGTERM) raises the flag; a second one ends the process at
+/// once.
 void install_interrupt_handler();
+
+/// The flag, in the form that the engine's cancel options take.
+const std::atomic<bool>& interrupt_flag();
+
 /// Whether Ctrl-C was pressed.
-bool interrupted();
+inline bool interrupted() { return interrupt_flag().load(); }
 
 }  // namespace fovea::cli

@@ -8,7 +8,8 @@ namespace fovea::cli {
 
 /// Collects rows of text and prints them with every column as wide as its widest cell.
 ///
-/// A column is right-aligned when all its cells below the header look like figures ("1.25x", "87 %",
+/// A column is right-aligned when all its cells below the header look like figures ("1.25x", "87
+/// %",
 /// "-"), else left-aligned.
 class Table {
  public:

@@ -18,7 +18,8 @@ std::string read_all(int descriptor, const std::string& path) {
   for (;;) {
     const ssize_t count = read(descriptor, buffer, sizeof(buffer));
     if (count == 0) return text;
-    if (count < 0 && errno == EINTR) fail(ErrorCode::kInvalidFile, "interrupted while reading {}", path);
+    if (count < 0 && errno == EINTR)
+      fail(ErrorCode::kInvalidFile, "interrupted while reading {}", path);
     if (count < 0) fail(ErrorCode::kInvalidFile, "cannot read {}: {}", path, std::strerror(errno));
     text.append(buffer, static_cast<size_t>(count));
   }
@@ -50,7 +51,8 @@ size_t utf8_sequence_length(std::string_view text) {
 std::string read_text(const std::string& path) {
   if (path == "-") return read_all(STDIN_FILENO, "standard input");
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail(ErrorCode::kInvalidFile, "cannot open {}: {}", path, std::strerror(errno));
+  if (descriptor < 0)
+    fail(ErrorCode::kInvalidFile, "cannot open {}: {}", path, std::strerror(errno));
   struct Close {
     int descriptor;
     ~Close() { close(descriptor); }
@@ -71,7 +73,8 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (path_ == "-") return;
   created_ = access(path_.c_str(), F_OK) != 0;
   const int descriptor = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail(ErrorCode::kInvalidFile, "cannot write {}: {}", path_, std::strerror(errno));
+  if (descriptor < 0)
+    fail(ErrorCode::kInvalidFile, "cannot write {}: {}", path_, std::strerror(errno));
   close(descriptor);
 }
 
