@@ -50,6 +50,10 @@ int exit_code_of(ErrorCode code) {
 }  // namespace
 
 int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
+  if (argc == 1) {
+    fmt::print("{}", app.help());
+    return kExitOk;
+  }
   try {
     app.parse(argc, argv);
     std::cout.flush();
@@ -61,6 +65,10 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
+    if (app.get_subcommands().empty() && argv[1][0] != '-') {
+      return report(kExitUserMistake,
+                    fmt::format("unknown command \"{}\" (see {} --help)", argv[1], app.get_name()));
+    }
     return report(kExitUserMistake,
                   fmt::format("{} (see {} --help)", error.what(), command_path(app)));
   } catch (const Interrupted& error) {
