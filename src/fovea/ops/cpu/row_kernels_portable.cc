@@ -1,0 +1,3 @@
+#define FOVEA_ROW_KERNELS kRowKernelsPortable
+#define FOVEA_ROW_KERNELS_NAME "portable"
+#include "fovea/ops/cpu/row_kernels.inc"

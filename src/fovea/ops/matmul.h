@@ -1,0 +1,88 @@
+// Products of activations with a model's weights: in bf16 or f32, through oneDNN.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fovea/base/context.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// Rows that one call of matmul_slab() computes at most. A prompt is worked in slabs of this many
+/// rows, each by one thread: activations stay in its L2 cache, and a row's result does not depend on
+/// how many rows came with it.
+constexpr int64_t kSlabRows = 128;
+
+/// Memory that one thread needs during matmul_slab(); grows to what is asked of it.
+class MatmulScratch {
+ public:
+  float* get(int64_t bytes);
+
+ private:
+  Tensor memory_;
+};
+
+/// A weight matrix [out_features, in_features] laid out once for the processor.
+///
+/// Where oneDNN has its blocked kernels (AVX-512 and up) it is cut into panels of 64 output features,
+/// f32 [in][64] or bf16 [in / 2][64][2], padded with zeros; elsewhere it is f32 [out][in].
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+  /// Zeros. `dtype` is f32 or bf16 and is the type of the activations too.
+  /// Throws kInvalidArgument on sizes that are not positive, kUnsupported when the processor cannot
+  /// multiply `dtype`, kOutOfMemory as Tensor does.
+  PackedWeights(DType dtype, int64_t out_features, int64_t in_features);
+
+  /// Writes rows [first_row, first_row + num_rows) of the matrix from f32 [num_rows, in_features].
+  /// Calls for different rows may run at once unless they share a panel.
+  void set_rows(int64_t first_row, int64_t num_rows, const float* rows);
+
+  DType dtype() const { return dtype_; }
+  int64_t out_features() const { return out_features_; }
+  int64_t in_features() const { return in_features_; }
+  int64_t size_bytes() const { return memory_.size_bytes(); }
+  bool empty() const { return out_features_ == 0; }
+
+ private:
+  friend void matmul_slab(const TensorView&, const PackedWeights&, const TensorView&,
+                          MatmulScratch&);
+  friend void matmul_row(const TensorView&, const PackedWeights&, const TensorView&, const Context&);
+  struct Plan;  // oneDNN's primitives, shared by matrices of one shape
+  static std::shared_ptr<const Plan> find_plan(DType dtype, int64_t out, int64_t in, bool panels);
+
+  DType dtype_ = DType::kF32;
+  int64_t out_features_ = 0;
+  int64_t in_features_ = 0;
+  int64_t padded_in_ = 0;
+  bool panels_ = false;
+  Tensor memory_;
+  std::shared_ptr<const Plan> plan_;
+};
+
+/// Bytes that PackedWeights(dtype, out_features, in_features) would hold.
+int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features);
+
+/// Whether this processor multiplies `dtype` matrices with instructions made for it; f32 always.
+bool matmul_is_native(DType dtype);
+
+/// Rows that matmul_slab() touches in its buffers when given `rows`: the next of 16, 32, 64, 128.
+int64_t padded_slab_rows(int64_t rows);
+
+/// out = in x weights^T, computed by the calling thread alone; meant to be called inside parallel_for.
+///
+/// in: weights.dtype() [rows, in_features], out: f32 [rows, out_features], both dense, rows at most
+/// kSlabRows, with readable (in) and writable (out) memory for padded_slab_rows(rows) rows.
+/// Throws kInvalidArgument on shapes that do not fit.
+void matmul_slab(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                 MatmulScratch& scratch);
+
+/// The same for a single row, by all threads of `context`; in: f32 [in_features], whatever the type of
+/// the weights. A decode step is bound by reading the weights, and oneDNN is slow at one row: 22 GB/s
+/// against our 40 on two cores of a Xeon with AMX (SmolLM2's 576 x 49,152 output matrix).
+void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                const Context& context);
+
+}  // namespace fovea

@@ -1,0 +1,82 @@
+#include "fovea/ops/reference/reference.h"
+
+#include <cmath>
+
+namespace fovea::reference {
+
+std::vector<double> matmul(const std::vector<float>& x, const std::vector<float>& weights,
+                           int64_t rows, int64_t out_features, int64_t in_features) {
+  std::vector<double> result;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < out_features; ++o) {
+      double sum = 0;
+      for (int64_t k = 0; k < in_features; ++k) {
+        sum += static_cast<double>(x[static_cast<size_t>(r * in_features + k)]) *
+               static_cast<double>(weights[static_cast<size_t>(o * in_features + k)]);
+      }
+      result.push_back(sum);
+    }
+  }
+  return result;
+}
+
+std::vector<double> rms_norm(const std::vector<float>& x, const std::vector<float>& weight,
+                             double eps, int64_t rows) {
+  const size_t dim = weight.size();
+  std::vector<double> result;
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
+    double sum = 0;
+    for (size_t i = 0; i < dim; ++i) {
+      const double value = x[r * dim + i];
+      sum += value * value;
+    }
+    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(dim) + eps);
+    for (size_t i = 0; i < dim; ++i) {
+      result.push_back(static_cast<double>(x[r * dim + i]) * scale *
+                       static_cast<double>(weight[i]));
+    }
+  }
+  return result;
+}
+
+std::vector<double> rope(const std::vector<float>& x, int64_t rows, int64_t heads,
+                         int64_t head_dim, int64_t first_position, double theta,
+                         const std::vector<float>& factors) {
+  std::vector<double> result(x.size());
+  const auto half = static_cast<size_t>(head_dim / 2);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto base = static_cast<size_t>((r * heads + h) * head_dim);
+      for (size_t i = 0; i < half; ++i) {
+        const double factor = factors.empty() ? 1.0 : static_cast<double>(factors[i]);
+        const double frequency =
+            std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)) / factor;
+        const double angle = static_cast<double>(first_position + r) * frequency;
+        const double a = x[base + i];
+        const double b = x[base + half + i];
+        result[base + i] = a * std::cos(angle) - b * std::sin(angle);
+        result[base + half + i] = b * std::cos(angle) + a * std::sin(angle);
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_up, int64_t rows,
+                                     int64_t mlp_dim) {
+  std::vector<double> result;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < mlp_dim; ++i) {
+      const double gate = gate_up[static_cast<size_t>(r * 2 * mlp_dim + i)];
+      const double up = gate_up[static_cast<size_t>(r * 2 * mlp_dim + mlp_dim + i)];
+      const double inner = std::sqrt(2.0 / 3.14159265358979323846) *
+                           (gate + 0.044715 * gate * gate * gate);
+      const double activated =
+          silu ? gate / (1.0 + std::exp(-gate)) : 0.5 * gate * (1.0 + std::tanh(inner));
+      result.push_back(activated * up);
+    }
+  }
+  return result;
+}
+
+}  // namespace fovea::reference

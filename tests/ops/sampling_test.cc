@@ -1,0 +1,79 @@
+#include "fovea/ops/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+TEST(Sampling, GreedyTakesTheHighestAndTheLowerIdOnATie) {
+  const std::vector<float> logits = {1, 5, 2, 5};
+  EXPECT_EQ(argmax(logits), 1);
+  EXPECT_EQ(Sampler({}).sample(logits), 1);
+}
+
+TEST(Sampling, RefusesNanAndEmptyLogits) {
+  const std::vector<float> logits = {1, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_THROW(argmax(logits), Error);
+  EXPECT_THROW(argmax({}), Error);
+}
+
+TEST(Sampling, RefusesSettingsOutOfRange) {
+  EXPECT_THROW(Sampler({.temperature = -1}), Error);
+  EXPECT_THROW(Sampler({.temperature = std::numeric_limits<float>::quiet_NaN()}), Error);
+  EXPECT_THROW(Sampler({.top_k = -1}), Error);
+  EXPECT_THROW(Sampler({.top_p = 0}), Error);
+  EXPECT_THROW(Sampler({.top_p = 1.5f}), Error);
+  EXPECT_THROW(Sampler({.min_p = 2}), Error);
+}
+
+TEST(Sampling, DrawsInProportion) {
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.2f)};
+  Sampler sampler({.temperature = 1, .seed = 7});
+  std::map<int32_t, int> counts;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) ++counts[sampler.sample(logits)];
+  // Five standard deviations of a binomial count.
+  EXPECT_NEAR(counts[0], 0.5 * kDraws, 5 * std::sqrt(kDraws * 0.25));
+  EXPECT_NEAR(counts[1], 0.3 * kDraws, 5 * std::sqrt(kDraws * 0.21));
+  EXPECT_NEAR(counts[2], 0.2 * kDraws, 5 * std::sqrt(kDraws * 0.16));
+}
+
+std::map<int32_t, int> draw(const SamplingSettings& settings, const std::vector<float>& logits) {
+  Sampler sampler(settings);
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < 2000; ++i) ++counts[sampler.sample(logits)];
+  return counts;
+}
+
+TEST(Sampling, CutsLeaveOnlyWhatTheyShould) {
+  const std::vector<float> logits = {std::log(0.1f), std::log(0.5f), std::log(0.15f),
+                                     std::log(0.25f)};
+  EXPECT_EQ(draw({.temperature = 1, .top_k = 2}, logits).size(), 2u);
+  EXPECT_EQ(draw({.temperature = 1, .top_k = 2}, logits).count(3), 1u);
+  EXPECT_EQ(draw({.temperature = 1, .top_p = 0.7f}, logits).size(), 2u);
+  EXPECT_EQ(draw({.temperature = 1, .top_p = 0.4f}, logits).size(), 1u);
+  EXPECT_EQ(draw({.temperature = 1, .min_p = 0.25f}, logits).size(), 3u);
+  EXPECT_EQ(draw({.temperature = 1}, logits).size(), 4u);
+}
+
+TEST(Sampling, TheSeedDecides) {
+  const std::vector<float> logits(100, 0.0f);
+  Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3}),
+      c({.temperature = 1, .seed = 4});
+  bool differs = false;
+  for (int i = 0; i < 20; ++i) {
+    const int32_t token = a.sample(logits);
+    EXPECT_EQ(token, b.sample(logits));
+    differs = differs || token != c.sample(logits);
+  }
+  EXPECT_TRUE(differs);
+}
+
+}  // namespace
+}  // namespace fovea
