@@ -24,9 +24,8 @@ void add_bias(const TensorView& bias, const TensorView& x) {
   check_argument(bias.dtype == DType::kF32 && bias.rank == 1 && bias.shape[0] == dim,
                  "bias must be f32[{}], got {}", dim, bias.describe());
   const cpu::RowKernels& kernels = cpu::row_kernels();
-  cpu::for_each_row(x, x, [&](int64_t row, int64_t) {
-    kernels.add(bias.as<float>(), dim, x.as<float>() + row);
-  });
+  cpu::for_each_row(
+      x, x, [&](int64_t row, int64_t) { kernels.add(bias.as<float>(), dim, x.as<float>() + row); });
 }
 
 void convert_rows(const TensorView& x, const TensorView& out) {
@@ -50,9 +49,8 @@ bool all_finite(const TensorView& x) {
   const cpu::RowKernels& kernels = cpu::row_kernels();
   const int64_t dim = x.shape[static_cast<size_t>(x.rank - 1)];
   float marks = 0;
-  cpu::for_each_row(x, x, [&](int64_t row, int64_t) {
-    marks += kernels.finite_mark(x.as<float>() + row, dim);
-  });
+  cpu::for_each_row(
+      x, x, [&](int64_t row, int64_t) { marks += kernels.finite_mark(x.as<float>() + row, dim); });
   return marks == 0;
 }
 

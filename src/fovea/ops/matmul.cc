@@ -22,7 +22,8 @@ namespace {
 using cpu::kPanelColumns;
 constexpr std::array<int64_t, 4> kTiers = {16, 32, 64, kSlabRows};
 
-/// Depth is padded so that a panel is whole blocks of oneDNN's BA16a64b2a (bf16) and BA16a64b (f32).
+/// Depth is padded so that a panel is whole blocks of oneDNN's BA16a64b2a (bf16) and BA16a64b
+/// (f32).
 int64_t padded_depth(DType dtype, int64_t in_features) {
   const int64_t unit = dtype == DType::kBF16 ? 32 : 16;
   return ceil_div(in_features, unit) * unit;
@@ -81,7 +82,7 @@ std::shared_ptr<const PackedWeights::Plan> PackedWeights::find_plan(DType dtype,
   if (plan != nullptr) return plan;
 
   using Tag = dnnl::memory::format_tag;
-  const Tag weight_tag = !panels                  ? Tag::ba
+  const Tag weight_tag = !panels                 ? Tag::ba
                          : dtype == DType::kBF16 ? Tag::BA16a64b2a
                                                  : Tag::BA16a64b;
   dnnl::primitive_attr attributes;

@@ -11,8 +11,8 @@
 namespace fovea {
 
 /// Rows that one call of matmul_slab() computes at most. A prompt is worked in slabs of this many
-/// rows, each by one thread: activations stay in its L2 cache, and a row's result does not depend on
-/// how many rows came with it.
+/// rows, each by one thread: activations stay in its L2 cache, and a row's result does not depend
+/// on how many rows came with it.
 constexpr int64_t kSlabRows = 128;
 
 /// Memory that one thread needs during matmul_slab(); grows to what is asked of it.
@@ -26,8 +26,9 @@ class MatmulScratch {
 
 /// A weight matrix [out_features, in_features] laid out once for the processor.
 ///
-/// Where oneDNN has its blocked kernels (AVX-512 and up) it is cut into panels of 64 output features,
-/// f32 [in][64] or bf16 [in / 2][64][2], padded with zeros; elsewhere it is f32 [out][in].
+/// Where oneDNN has its blocked kernels (AVX-512 and up) it is cut into panels of 64 output
+/// features, f32 [in][64] or bf16 [in / 2][64][2], padded with zeros; elsewhere it is f32
+/// [out][in].
 class PackedWeights {
  public:
   PackedWeights() = default;
@@ -49,7 +50,8 @@ class PackedWeights {
  private:
   friend void matmul_slab(const TensorView&, const PackedWeights&, const TensorView&,
                           MatmulScratch&);
-  friend void matmul_row(const TensorView&, const PackedWeights&, const TensorView&, const Context&);
+  friend void matmul_row(const TensorView&, const PackedWeights&, const TensorView&,
+                         const Context&);
   struct Plan;  // oneDNN's primitives, shared by matrices of one shape
   static std::shared_ptr<const Plan> find_plan(DType dtype, int64_t out, int64_t in, bool panels);
 
@@ -71,7 +73,8 @@ bool matmul_is_native(DType dtype);
 /// Rows that matmul_slab() touches in its buffers when given `rows`: the next of 16, 32, 64, 128.
 int64_t padded_slab_rows(int64_t rows);
 
-/// out = in x weights^T, computed by the calling thread alone; meant to be called inside parallel_for.
+/// out = in x weights^T, computed by the calling thread alone; meant to be called inside
+/// parallel_for.
 ///
 /// in: weights.dtype() [rows, in_features], out: f32 [rows, out_features], both dense, rows at most
 /// kSlabRows, with readable (in) and writable (out) memory for padded_slab_rows(rows) rows.
@@ -79,9 +82,9 @@ int64_t padded_slab_rows(int64_t rows);
 void matmul_slab(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                  MatmulScratch& scratch);
 
-/// The same for a single row, by all threads of `context`; in: f32 [in_features], whatever the type of
-/// the weights. A decode step is bound by reading the weights, and oneDNN is slow at one row: 22 GB/s
-/// against our 40 on two cores of a Xeon with AMX (SmolLM2's 576 x 49,152 output matrix).
+/// The same for a single row, by all threads of `context`; in: f32 [in_features], whatever the type
+/// of the weights. A decode step is bound by reading the weights, and oneDNN is slow at one row: 22
+/// GB/s against our 40 on two cores of a Xeon with AMX (SmolLM2's 576 x 49,152 output matrix).
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 const Context& context);
 

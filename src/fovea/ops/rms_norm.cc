@@ -20,10 +20,10 @@ bool rms_norm(const TensorView& x, const TensorView& weight, float eps, const Te
   cpu::for_each_row(x, out, [&](int64_t from, int64_t to) {
     const float* row = x.as<float>() + from;
     total +=
-        0.0f * (out.dtype == DType::kF32
-                    ? kernels.rms_norm_f32(row, weight.as<float>(), eps, dim, out.as<float>() + to)
-                    : kernels.rms_norm_bf16(row, weight.as<float>(), eps, dim,
-                                            out.as<uint16_t>() + to));
+        0.0f *
+        (out.dtype == DType::kF32
+             ? kernels.rms_norm_f32(row, weight.as<float>(), eps, dim, out.as<float>() + to)
+             : kernels.rms_norm_bf16(row, weight.as<float>(), eps, dim, out.as<uint16_t>() + to));
   });
   return std::isfinite(total);
 }

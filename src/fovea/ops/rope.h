@@ -10,13 +10,13 @@
 
 namespace fovea {
 
-/// Cosines and sines of a run of positions: the angle of pair (i, i + head_dim / 2) at position p is
-/// p * theta^(-2 i / head_dim) / factors[i]. Source: arXiv 2104.09864.
+/// Cosines and sines of a run of positions: the angle of pair (i, i + head_dim / 2) at position p
+/// is p * theta^(-2 i / head_dim) / factors[i]. Source: arXiv 2104.09864.
 class RopeTable {
  public:
   RopeTable() = default;
-  /// `factors` has head_dim / 2 divisors or is empty. Throws kInvalidArgument when head_dim is odd or
-  /// not positive, theta or a factor not positive, or `factors` of another size.
+  /// `factors` has head_dim / 2 divisors or is empty. Throws kInvalidArgument when head_dim is odd
+  /// or not positive, theta or a factor not positive, or `factors` of another size.
   RopeTable(int64_t head_dim, double theta, std::span<const float> factors);
 
   /// Fills rows for positions [first_position, first_position + num_rows). Exact to f32 rounding at

@@ -1,7 +1,6 @@
 #include "fovea/tensor/tensor.h"
 
 #include <cstdlib>
-#include <cstring>
 
 #include "fovea/base/checked_math.h"
 
@@ -46,16 +45,19 @@ Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape)
     : view_(make_view(nullptr, dtype, shape)) {
   constexpr int64_t kAlignment = 64;
   size_bytes_ = checked_mul(view_.num_elements(), dtype_bytes(dtype), "tensor bytes");
-  const int64_t padded = checked_mul(ceil_div(size_bytes_, kAlignment), kAlignment, "tensor bytes");
-  if (padded > 0) {
-    data_.reset(std::aligned_alloc(kAlignment, static_cast<size_t>(padded)));
+  if (size_bytes_ > 0) {
+    // calloc's memory is zero without being touched: a large cache costs only what is written.
+    const int64_t padded = checked_add(size_bytes_, 2 * kAlignment, "tensor bytes");
+    data_.reset(std::calloc(static_cast<size_t>(padded), 1));
     if (data_ == nullptr) {
       fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes for a tensor {}", size_bytes_,
            view_.describe());
     }
-    std::memset(data_.get(), 0, static_cast<size_t>(padded));
+    void* aligned = data_.get();
+    auto space = static_cast<size_t>(padded);
+    view_.data =
+        std::align(kAlignment, static_cast<size_t>(size_bytes_ + kAlignment), aligned, space);
   }
-  view_.data = data_.get();
 }
 
 void Tensor::Free::operator()(void* data) const { std::free(data); }

@@ -39,9 +39,8 @@ std::vector<double> rms_norm(const std::vector<float>& x, const std::vector<floa
   return result;
 }
 
-std::vector<double> rope(const std::vector<float>& x, int64_t rows, int64_t heads,
-                         int64_t head_dim, int64_t first_position, double theta,
-                         const std::vector<float>& factors) {
+std::vector<double> rope(const std::vector<float>& x, int64_t rows, int64_t heads, int64_t head_dim,
+                         int64_t first_position, double theta, const std::vector<float>& factors) {
   std::vector<double> result(x.size());
   const auto half = static_cast<size_t>(head_dim / 2);
   for (int64_t r = 0; r < rows; ++r) {
@@ -69,8 +68,8 @@ std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_u
     for (int64_t i = 0; i < mlp_dim; ++i) {
       const double gate = gate_up[static_cast<size_t>(r * 2 * mlp_dim + i)];
       const double up = gate_up[static_cast<size_t>(r * 2 * mlp_dim + mlp_dim + i)];
-      const double inner = std::sqrt(2.0 / 3.14159265358979323846) *
-                           (gate + 0.044715 * gate * gate * gate);
+      const double inner =
+          std::sqrt(2.0 / 3.14159265358979323846) * (gate + 0.044715 * gate * gate * gate);
       const double activated =
           silu ? gate / (1.0 + std::exp(-gate)) : 0.5 * gate * (1.0 + std::tanh(inner));
       result.push_back(activated * up);
