@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fovea/attention/block_selection.h"
 #include "fovea/attention/kv_view.h"
@@ -21,7 +22,7 @@ enum class QuantileMode {
   kCausal,  // the complete blocks before the query block: invariant to chunks, batch and prefix
             // cache
   kPrompt,  // all complete blocks written so far, as in the paper; depends on the chunk, for
-            // replication only
+            // replication only, and needs the statistics of every complete block
 };
 
 /// How scores of a query block's rows become one score of a KV block.
@@ -46,13 +47,13 @@ struct SelectorSettings {
   bool forced_in_maximum = false;  // whether forced blocks take part in the best score
 
   /// 0: thresholds. In (0, 1]: budget mode, keep the best blocks so that this share of causal pairs
-  /// is kept.
+  /// is kept, forced ones included. `all` and `streaming` have no scores and ignore it.
   float density = 0;
   float rescue_share = 0.5f;  // of the unforced budget that the rescue branch gets
 
   // Forced blocks.
   int64_t sink_blocks = 1;
-  int64_t local_blocks = 2;       // the last ones up to and including the diagonal
+  int64_t local_blocks = 2;       // the last ones up to and including the diagonal, at least 1
   int64_t dense_tail_blocks = 0;  // query blocks at the prompt's end that read everything
   int64_t min_sparse_len = 0;     // sequences with fewer keys are dense
 
@@ -62,7 +63,8 @@ struct SelectorSettings {
 
   // witness
   int64_t num_witnesses = 4;  // 1 ... 8
-  Aggregation aggregation = Aggregation::kSum;
+
+  Aggregation aggregation = Aggregation::kSum;  // of every method that scores
 };
 
 /// Name as on the command line, for example "rescue".
@@ -113,5 +115,8 @@ void check_selector_params(const SelectorParams& params, const Context& context)
 /// Throws kInvalidArgument as check_selector_params does, kUnsupported listing every backend's
 /// reason.
 void select_blocks(const SelectorParams& params, const Context& context, BlockSelection& selection);
+
+/// Kept share of the causal pairs of each q head, 0 ... 1.
+std::vector<double> density_per_head(const BlockSelection& selection);
 
 }  // namespace fovea

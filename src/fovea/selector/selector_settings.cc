@@ -1,0 +1,83 @@
+// Names of the methods and the rules of their settings.
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "fovea/base/error.h"
+#include "fovea/selector/block_selector.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::array<std::pair<SelectorMethod, std::string_view>, 7> kNames = {{
+    {SelectorMethod::kAll, "all"},
+    {SelectorMethod::kStreaming, "streaming"},
+    {SelectorMethod::kCentroid, "centroid"},
+    {SelectorMethod::kRescue, "rescue"},
+    {SelectorMethod::kWitness, "witness"},
+    {SelectorMethod::kBound, "bound"},
+    {SelectorMethod::kOracle, "oracle"},
+}};
+
+void check_share(float value, const char* name) {
+  check_argument(value >= 0 && value <= 1, "{} must be in 0 ... 1, got {}", name, value);
+}
+
+void check_count(int64_t value, int64_t least, const char* name) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // far past any prompt, and safe to add and multiply
+  check_argument(value >= least && value <= kMost, "{} must be in {} ... {}, got {}", name, least,
+                 kMost, value);
+}
+
+}  // namespace
+
+std::string_view selector_method_name(SelectorMethod method) {
+  for (const auto& [known, name] : kNames) {
+    if (known == method) return name;
+  }
+  return "unknown";
+}
+
+SelectorMethod parse_selector_method(std::string_view name) {
+  std::string known_names;
+  for (const auto& [method, known] : kNames) {
+    if (known == name) return method;
+    known_names += (known_names.empty() ? "" : ", ") + std::string(known);
+  }
+  fail(ErrorCode::kInvalidArgument, "selector must be one of {}, got '{}'", known_names, name);
+}
+
+void check_selector_settings(const SelectorSettings& settings) {
+  check_argument(selector_method_name(settings.method) != "unknown",
+                 "method must be a selector method, got {}", static_cast<int>(settings.method));
+  check_argument(settings.block_size >= 16 && settings.block_size <= 4096,
+                 "block_size must be in 16 ... 4096, got {}", settings.block_size);
+  check_share(settings.alpha_base, "alpha_base");
+  check_share(settings.alpha_rescue, "alpha_rescue");
+  check_share(settings.quantile_low, "quantile_low");
+  check_share(settings.quantile_high, "quantile_high");
+  check_argument(settings.quantile_low <= settings.quantile_high,
+                 "quantile_low must not exceed quantile_high, got {} and {}", settings.quantile_low,
+                 settings.quantile_high);
+  check_argument(
+      settings.quantiles == QuantileMode::kCausal || settings.quantiles == QuantileMode::kPrompt,
+      "quantiles must be causal or prompt, got {}", static_cast<int>(settings.quantiles));
+  check_share(settings.uplift_clamp, "uplift_clamp");
+  check_share(settings.density, "density");
+  check_share(settings.rescue_share, "rescue_share");
+  check_count(settings.sink_blocks, 0, "sink_blocks");
+  check_count(settings.local_blocks, 1, "local_blocks");
+  check_count(settings.dense_tail_blocks, 0, "dense_tail_blocks");
+  check_count(settings.min_sparse_len, 0, "min_sparse_len");
+  check_count(settings.streaming_sink_tokens, 0, "streaming_sink_tokens");
+  check_count(settings.streaming_local_tokens, 1, "streaming_local_tokens");
+  check_argument(settings.num_witnesses >= 1 && settings.num_witnesses <= kMaxWitnesses,
+                 "num_witnesses must be in 1 ... {}, got {}", kMaxWitnesses,
+                 settings.num_witnesses);
+  check_argument(
+      settings.aggregation == Aggregation::kSum || settings.aggregation == Aggregation::kMax,
+      "aggregation must be sum or max, got {}", static_cast<int>(settings.aggregation));
+}
+
+}  // namespace fovea

@@ -1,0 +1,183 @@
+// Page statistics against plain sums in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "fovea/base/cpu_features.h"
+#include "fovea/selector/cpu/block_stats_task.h"
+#include "tests/selector/selector_case.h"
+
+namespace fovea {
+namespace {
+
+using testing::CaseShape;
+using testing::make_prompt;
+using testing::PagedCase;
+using testing::Prompt;
+
+float get(const TensorView& t, int64_t entry, int64_t row, int64_t c) {
+  const int64_t i = entry * t.stride[0] + row * t.stride[1] + c;
+  return t.dtype == DType::kF32 ? t.as<float>()[i] : to_float(t.as<BFloat16>()[i]);
+}
+
+class BlockStatsTest : public ::testing::TestWithParam<std::tuple<DType, int64_t>> {};
+
+TEST_P(BlockStatsTest, MatchesDouble) {
+  CaseShape shape;
+  std::tie(shape.dtype, shape.head_dim) = GetParam();
+  Prompt prompt = make_prompt(shape, 3 * shape.block_size + 5, 11);
+  if (shape.dtype == DType::kBF16) {
+    for (float& k : prompt.k) k = to_float(to_bfloat16(k));
+    for (float& v : prompt.v) v = to_float(to_bfloat16(v));
+  }
+  PagedCase pages(shape, 4, 1, 1);
+  pages.append(0, prompt, prompt.len);
+  const BlockStatsView& stats = pages.stats().view();
+  // Storing rounds by half a unit in the last place; a sum of 16 in f32 by 16 of them at most.
+  const double unit = shape.dtype == DType::kF32 ? std::ldexp(1, -24) : std::ldexp(1, -8);
+  const double of_sum = 16 * std::ldexp(1, -24);
+  for (int64_t b = 0; b < 3; ++b) {
+    for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
+      const int64_t entry = pages.table(0, b);
+      auto key = [&](int64_t t, int64_t c) {
+        return static_cast<double>(prompt.k[static_cast<size_t>(
+            ((b * shape.block_size + t) * shape.num_kv_heads + h) * shape.head_dim + c)]);
+      };
+      double radius = 0;
+      std::vector<double> nearest;
+      for (int64_t t = 0; t < shape.block_size; ++t) {
+        double square = 0;
+        for (int64_t c = 0; c < shape.head_dim; ++c) {
+          const double difference =
+              key(t, c) - static_cast<double>(get(stats.centroid, entry, h, c));
+          square += difference * difference;
+        }
+        nearest.push_back(square);
+        radius = std::max(radius, std::sqrt(square));
+      }
+      EXPECT_NEAR(static_cast<double>(stats.radius.as<float>()[entry * shape.num_kv_heads + h]),
+                  radius, 1e-5 * radius);
+      std::vector<int64_t> chosen;
+      for (int64_t w = 0; w < shape.num_witnesses; ++w) {
+        const auto best = std::max_element(nearest.begin(), nearest.end()) - nearest.begin();
+        chosen.push_back(best);
+        for (int64_t t = 0; t < shape.block_size; ++t) {
+          double square = 0;
+          for (int64_t c = 0; c < shape.head_dim; ++c) {
+            square += (key(t, c) - key(best, c)) * (key(t, c) - key(best, c));
+          }
+          nearest[static_cast<size_t>(t)] = std::min(nearest[static_cast<size_t>(t)], square);
+        }
+        for (int64_t c = 0; c < shape.head_dim; ++c) {
+          EXPECT_EQ(static_cast<double>(get(stats.witness, entry, h * shape.num_witnesses + w, c)),
+                    key(best, c));
+        }
+      }
+      for (int64_t c = 0; c < shape.head_dim; ++c) {
+        double sum = 0, rest = 0, v_sum = 0, v_size = 0, size = 0;
+        for (int64_t t = 0; t < shape.block_size; ++t) {
+          sum += key(t, c);
+          size += std::abs(key(t, c));
+          if (std::count(chosen.begin(), chosen.end(), t) == 0) rest += key(t, c);
+          const double v = static_cast<double>(prompt.v[static_cast<size_t>(
+              ((b * shape.block_size + t) * shape.num_kv_heads + h) * shape.head_dim + c)]);
+          v_sum += v;
+          v_size += std::abs(v);
+        }
+        const auto n = static_cast<double>(shape.block_size);
+        const double rest_mean = rest / (n - static_cast<double>(shape.num_witnesses));
+        EXPECT_NEAR(static_cast<double>(get(stats.centroid, entry, h, c)), sum / n,
+                    unit * std::abs(sum / n) + of_sum * size / n);
+        EXPECT_NEAR(static_cast<double>(get(stats.rest_mean, entry, h, c)), rest_mean,
+                    unit * std::abs(rest_mean) + of_sum * size / (n - 4));
+        EXPECT_NEAR(static_cast<double>(get(stats.v_mean, entry, h, c)), v_sum / n,
+                    unit * std::abs(v_sum / n) + of_sum * v_size / n);
+      }
+      EXPECT_EQ(stats.non_finite.as<int32_t>()[entry * shape.num_kv_heads + h], 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, BlockStatsTest,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
+                                            ::testing::Values(16, 80, 128)));
+
+TEST(BlockStats, FlagsWhatIsNotFinite) {
+  const CaseShape shape;
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 3e38f}) {
+    Prompt prompt = make_prompt(shape, 3 * shape.block_size, 5);
+    const int64_t row = shape.block_size + 3;  // block 1, KV head 1
+    prompt.k[static_cast<size_t>((row * shape.num_kv_heads + 1) * shape.head_dim + 2)] = bad;
+    PagedCase pages(shape, 3, 1, 1);
+    pages.append(0, prompt, prompt.len);
+    const int32_t* flags = pages.stats().view().non_finite.as<int32_t>();
+    for (int64_t b = 0; b < 3; ++b) {
+      EXPECT_EQ(flags[pages.table(0, b) * 2], 0);
+      EXPECT_EQ(flags[pages.table(0, b) * 2 + 1], b == 1 ? 1 : 0);
+    }
+  }
+}
+
+TEST(BlockStats, EqualKeysGiveDistinctWitnessesAndNoRadius) {
+  const CaseShape shape;
+  Prompt prompt = make_prompt(shape, shape.block_size, 5);
+  for (float& k : prompt.k) k = 0.5f;
+  PagedCase pages(shape, 1, 1, 1);
+  pages.append(0, prompt, prompt.len);
+  const BlockStatsView& stats = pages.stats().view();
+  EXPECT_EQ(stats.radius.as<float>()[0], 0.0f);
+  EXPECT_EQ(get(stats.rest_mean, 0, 0, 0), 0.5f);
+}
+
+#if defined(__x86_64__)
+TEST(BlockStats, EveryInstructionSetYieldsTheSameBits) {
+  struct Result {
+    std::vector<float> floats;
+    int32_t flag = 0;
+    bool operator==(const Result&) const = default;
+  };
+  for (bool is_bf16 : {false, true}) {
+    for (int64_t d : {64, 80}) {
+      CaseShape shape;
+      shape.num_kv_heads = 1;
+      shape.head_dim = d;
+      const Prompt prompt = make_prompt(shape, 128, 17);
+      std::vector<BFloat16> half;
+      for (float k : prompt.k) half.push_back(to_bfloat16(k));
+      auto run = [&](BlockStatsKernel kernel) {
+        Result result;
+        result.floats.resize(static_cast<size_t>(7 * d + 1));
+        std::vector<float> scratch(128);
+        BlockStatsTask task;
+        task.is_bf16 = is_bf16;
+        task.block_size = 128;
+        task.head_dim = d;
+        task.num_witnesses = 4;
+        task.keys = task.values = is_bf16 ? static_cast<const void*>(half.data()) : prompt.k.data();
+        task.key_stride = task.value_stride = task.witness_stride = d;
+        task.centroid = result.floats.data();
+        task.v_mean = result.floats.data() + d;
+        task.rest_mean = result.floats.data() + 2 * d;
+        task.witness = result.floats.data() + 3 * d;
+        task.radius = result.floats.data() + 7 * d;
+        task.non_finite = &result.flag;
+        task.scratch = scratch.data();
+        kernel(task);
+        return result;
+      };
+      const Result portable = run(block_stats_portable);
+      if (cpu_features().avx2) {
+        EXPECT_TRUE(run(block_stats_avx2) == portable);
+      }
+      if (cpu_features().avx512) {
+        EXPECT_TRUE(run(block_stats_avx512) == portable);
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace fovea
