@@ -43,8 +43,7 @@ json parse_json_object(std::string_view text, const std::string& name, int max_d
   return result;
 }
 
-JsonObject::JsonObject(const json& object, const std::string& name)
-    : json_(object), name_(name) {
+JsonObject::JsonObject(const json& object, const std::string& name) : json_(object), name_(name) {
   if (!object.is_object()) {
     fail(ErrorCode::kInvalidFile, "'{}': expected an object, found {}", name, object.type_name());
   }
