@@ -1,0 +1,113 @@
+#include "apps/cli/attention_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "apps/cli/parse_values.h"
+#include "fovea/base/error.h"
+
+namespace fovea::cli {
+namespace {
+
+constexpr const char* kGroup = "Selection";
+
+template <typename T>
+void add_knob(CLI::App& command, const std::string& name, T& value,
+              const std::string& description) {
+  command.add_option(name, value, description)->capture_default_str()->group(kGroup);
+}
+
+// An option that takes one of two words and sets `value` to what the word stands for.
+template <typename T>
+void add_choice(CLI::App& command, const std::string& name, T& value, const std::string& word_a,
+                T a, const std::string& word_b, T b, const std::string& description) {
+  command
+      .add_option_function<std::string>(
+          name,
+          [=, &value](const std::string& word) {
+            check_argument(word == word_a || word == word_b, "{} must be {} or {}, not \"{}\"",
+                           name, word_a, word_b, word);
+            value = word == word_a ? a : b;
+          },
+          description)
+      ->default_str(value == a ? word_a : word_b)
+      ->type_name(word_a + "|" + word_b)
+      ->group(kGroup);
+}
+
+}  // namespace
+
+void add_attention_options(CLI::App& command, AttentionOptions& options) {
+  SelectorSettings& selector = options.selector;
+  add_knob(command, "--density", selector.density,
+           "Keep this share of the causal pairs, 0 ... 1; 0 keeps by threshold");
+  add_knob(command, "--alpha-base", selector.alpha_base,
+           "Keep a block that scores this share of the best one");
+  add_knob(command, "--alpha-rescue", selector.alpha_rescue, "The same for rescue's second branch");
+  add_knob(command, "--rescue-share", selector.rescue_share,
+           "With --density: rescue's share of the blocks that are not forced");
+  add_knob(command, "--witnesses", selector.num_witnesses, "witness: keys kept per page, 1 ... 8");
+  add_choice(command, "--aggregation", selector.aggregation, "sum", Aggregation::kSum, "max",
+             Aggregation::kMax, "How a query block's rows make one score");
+  add_choice(command, "--quantiles", selector.quantiles, "causal", QuantileMode::kCausal, "prompt",
+             QuantileMode::kPrompt,
+             "rescue: radii are ranked over earlier blocks, or over all so far");
+  add_knob(command, "--quantile-low", selector.quantile_low,
+           "rescue: radius where the uplift starts");
+  add_knob(command, "--quantile-high", selector.quantile_high, "rescue: radius where it is full");
+  add_knob(command, "--uplift-clamp", selector.uplift_clamp,
+           "rescue: radii above this quantile count as the quantile; 0 for none");
+  command
+      .add_flag("--forced-in-maximum", selector.forced_in_maximum,
+                "Let forced blocks take part in the best score")
+      ->group(kGroup);
+  add_knob(command, "--block-size", selector.block_size, "Tokens per block, which is a KV page");
+  add_knob(command, "--sink-blocks", selector.sink_blocks, "First blocks, always kept");
+  add_knob(command, "--local-blocks", selector.local_blocks,
+           "Last blocks with the query's own, always kept");
+  add_knob(command, "--dense-tail", selector.dense_tail_blocks,
+           "Query blocks at the prompt's end that read everything");
+  add_knob(command, "--min-sparse-len", selector.min_sparse_len,
+           "Prompts under this length are dense");
+  add_knob(command, "--sink-tokens", selector.streaming_sink_tokens,
+           "streaming: first tokens kept");
+  add_knob(command, "--local-tokens", selector.streaming_local_tokens,
+           "streaming: last tokens kept");
+  add_choice(command, "--periphery", options.periphery, "none", false, "mean", true,
+             "Whether blocks that are not read are seen through their means");
+}
+
+AttentionSettings attention_settings(const std::string& method, const AttentionOptions& options) {
+  AttentionSettings settings;
+  if (method == "dense") return settings;
+  settings.selector = options.selector;
+  settings.selector->method = parse_selector_method(method);
+  settings.periphery = options.periphery;
+  check_selector_settings(*settings.selector);
+  return settings;
+}
+
+std::vector<std::string> parse_attention_list(const std::string& text) {
+  std::vector<std::string> names;
+  for (const std::string& name : split_list(text)) {
+    if (name != "dense") parse_selector_method(name);
+    check_argument(std::find(names.begin(), names.end(), name) == names.end(),
+                   "--attention names \"{}\" twice", name);
+    names.push_back(name);
+  }
+  check_argument(!names.empty(), "--attention names no method, known are: {}", attention_names());
+  return names;
+}
+
+std::string attention_names() {
+  std::string names = "dense";
+  for (const SelectorMethod method :
+       {SelectorMethod::kRescue, SelectorMethod::kWitness, SelectorMethod::kCentroid,
+        SelectorMethod::kStreaming, SelectorMethod::kBound, SelectorMethod::kOracle,
+        SelectorMethod::kAll}) {
+    names += "|" + std::string(selector_method_name(method));
+  }
+  return names;
+}
+
+}  // namespace fovea::cli

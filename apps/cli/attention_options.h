@@ -1,0 +1,35 @@
+// Options that choose how the layers attend: the method by name and every knob of selection.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fovea/engine/session.h"
+
+namespace CLI {
+class App;
+}
+
+namespace fovea::cli {
+
+/// The knobs as given; methods come by name, so that one set of knobs serves several methods.
+struct AttentionOptions {
+  SelectorSettings selector;
+  bool periphery = false;
+};
+
+/// Adds the knobs to `command`, grouped in its help. `options` must outlive the parse.
+void add_attention_options(CLI::App& command, AttentionOptions& options);
+
+/// "dense", or a selector by its name.
+/// Throws kInvalidArgument naming the method or the knob that is wrong.
+AttentionSettings attention_settings(const std::string& method, const AttentionOptions& options);
+
+/// "dense,rescue" -> {"dense", "rescue"}. Throws kInvalidArgument on an unknown name, one given
+/// twice, or none.
+std::vector<std::string> parse_attention_list(const std::string& text);
+
+/// Every name that --attention takes, for help texts.
+std::string attention_names();
+
+}  // namespace fovea::cli

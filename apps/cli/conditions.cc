@@ -1,0 +1,96 @@
+#include "apps/cli/conditions.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <utility>
+
+#include "fovea/base/cpu_features.h"
+#include "fovea_version.h"
+
+namespace fovea::cli {
+namespace {
+
+std::string instruction_set() {
+  const CpuFeatures& features = cpu_features();
+  if (features.amx_bf16) return "amx_bf16";
+  if (features.avx512_bf16) return "avx512_bf16";
+  if (features.avx512) return "avx512";
+  return features.avx2 ? "avx2" : "portable";
+}
+
+using Field = std::pair<const char*, std::string Conditions::*>;
+constexpr std::array<Field, 13> kFields = {{
+    {"model", &Conditions::model},
+    {"hardware", &Conditions::hardware},
+    {"weights_dtype", &Conditions::weights_dtype},
+    {"attention_dtype", &Conditions::attention_dtype},
+    {"kv_dtype", &Conditions::kv_dtype},
+    {"prompt_length", &Conditions::prompt_length},
+    {"answer_length", &Conditions::answer_length},
+    {"concurrency", &Conditions::concurrency},
+    {"engine", &Conditions::engine},
+    {"prefix_caching", &Conditions::prefix_caching},
+    {"tokens_counted", &Conditions::tokens_counted},
+    {"latency_target", &Conditions::latency_target},
+    {"fraction_met", &Conditions::fraction_met},
+}};
+
+}  // namespace
+
+std::string version_text() { return FOVEA_VERSION " (commit " FOVEA_COMMIT ")"; }
+
+nlohmann::json given_options(const CLI::App& command) {
+  nlohmann::json given = nlohmann::json::object();
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    std::string value;
+    for (const std::string& part : option->results()) value += (value.empty() ? "" : " ") + part;
+    given[option->get_name()] = value;
+  }
+  return given;
+}
+
+nlohmann::json machine_json(int32_t num_threads) {
+  utsname system = {};
+  uname(&system);
+  return {{"machine", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+          {"processor", cpu_model_name()},
+          {"instruction_set", instruction_set()},
+          {"num_threads", num_threads},
+          {"memory_bytes", int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)},
+          {"version", FOVEA_VERSION},
+          {"commit", FOVEA_COMMIT}};
+}
+
+nlohmann::json to_json(const Conditions& conditions) {
+  nlohmann::json json = {{"flags", conditions.flags}};
+  for (const auto& [name, member] : kFields) {
+    const std::string& value = conditions.*member;
+    json[name] = value.empty() ? nlohmann::json() : nlohmann::json(value);
+  }
+  return json;
+}
+
+std::string to_line(const Conditions& conditions) {
+  std::string line = "conditions:";
+  for (const auto& [name, member] : kFields) {
+    const std::string& value = conditions.*member;
+    line += fmt::format(" {} {};", name, value.empty() ? "missing" : value);
+  }
+  line += " flags";
+  for (const auto& [name, value] : conditions.flags.items()) {
+    line += fmt::format(" {}={}", name, value.get<std::string>());
+  }
+  return conditions.flags.empty() ? line + " default" : line;
+}
+
+std::string hardware_text(int32_t num_threads) {
+  return fmt::format("{} thread{} of {} ({})", num_threads, num_threads == 1 ? "" : "s",
+                     cpu_model_name(), instruction_set());
+}
+
+}  // namespace fovea::cli

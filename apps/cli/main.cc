@@ -1,0 +1,22 @@
+// The `fovea` command: what each subcommand does is in the file of its name.
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/conditions.h"
+#include "apps/cli/exit_codes.h"
+#include "apps/cli/inspect_command.h"
+#include "apps/cli/interrupt.h"
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Fovea reads a long prompt by looking hard only where it must: dense and block-sparse "
+      "attention, "
+      "an engine that serves models with it, and measurements of what it is worth.",
+      "fovea");
+  app.footer("Each command teaches by example: fovea run --help");
+  app.set_version_flag("--version", "fovea " + fovea::cli::version_text(),
+                       "Print version and commit");
+  app.require_subcommand(1);
+  fovea::cli::add_inspect_command(app);
+  fovea::cli::install_interrupt_handler();
+  return fovea::cli::parse_and_run(app, argc, argv);
+}

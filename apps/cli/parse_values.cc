@@ -1,0 +1,48 @@
+#include "apps/cli/parse_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "fovea/base/error.h"
+
+namespace fovea::cli {
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string_view part = text.substr(0, comma);
+    const size_t first = part.find_first_not_of(' ');
+    if (first != std::string_view::npos) {
+      part = part.substr(first, part.find_last_not_of(' ') - first + 1);
+      parts.emplace_back(part);
+    }
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return parts;
+}
+
+int64_t parse_tokens(std::string_view text, std::string_view option) {
+  std::string_view digits = text;
+  int64_t unit = 1;
+  if (!digits.empty() && (digits.back() == 'K' || digits.back() == 'k')) unit = 1 << 10;
+  if (!digits.empty() && (digits.back() == 'M' || digits.back() == 'm')) unit = 1 << 20;
+  if (unit > 1) digits.remove_suffix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  check_argument(whole && value > 0 && value <= std::numeric_limits<int64_t>::max() / unit,
+                 "{} must be a positive number of tokens such as 4096 or 4K, not \"{}\"", option,
+                 text);
+  return value * unit;
+}
+
+std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option) {
+  std::vector<int64_t> values;
+  for (const std::string& part : split_list(text)) values.push_back(parse_tokens(part, option));
+  check_argument(!values.empty(), "{} is empty", option);
+  return values;
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,21 @@
+// Values of options that are more than one number.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fovea::cli {
+
+/// Parts between commas, blanks around them removed; empty parts are left out.
+std::vector<std::string> split_list(std::string_view text);
+
+/// A positive number of tokens; "8K" is 8,192 and "1M" is 1,048,576.
+/// Throws kInvalidArgument naming `option` and the text.
+int64_t parse_tokens(std::string_view text, std::string_view option);
+
+/// "1K,2048" -> {1024, 2048}, in the order given. Throws as above, and when the list is empty.
+std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option);
+
+}  // namespace fovea::cli

@@ -1,0 +1,36 @@
+// Text that comes in (a prompt) and text that goes out (a report): checked before long work begins.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace fovea::cli {
+
+/// The whole of a file, or of standard input when `path` is "-".
+/// Throws kInvalidFile when it cannot be read.
+std::string read_text(const std::string& path);
+
+/// Throws kInvalidArgument, naming `what` and the first bad byte's offset, unless `text` is UTF-8
+/// (surrogates, overlong forms and code points past U+10FFFF are not).
+void check_utf8(std::string_view text, std::string_view what);
+
+/// A file for a report. It is opened when made, so that a path that cannot be written is an error
+/// before the work and not after it. Until write(), an existing file keeps its content, and a file
+/// made for the purpose goes away again.
+class OutputFile {
+ public:
+  /// Throws kInvalidFile when `path` cannot be written. "-" is standard output.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// Replaces the file's content. Throws kInvalidFile.
+  void write(std::string_view text);
+
+ private:
+  std::string path_;
+  bool created_ = false;  // by us, and not yet written
+};
+
+}  // namespace fovea::cli

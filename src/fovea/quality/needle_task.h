@@ -1,0 +1,50 @@
+// Retrieval tasks: facts hidden in a long text, and a question about one of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fovea::quality {
+
+/// Text to token ids, without special tokens.
+using EncodeFunction = std::function<std::vector<int32_t>(std::string_view)>;
+
+struct NeedleSettings {
+  int64_t length = 32768;                        // tokens of the whole prompt
+  std::optional<int32_t> bos_id = std::nullopt;  // first token of the prompt, if the model has one
+  int64_t num_distractors = 0;                   // facts of the same form about other things
+  uint64_t seed = 1;
+};
+
+/// One prompt. It ends in the middle of a sentence that only the fact completes.
+struct NeedleTask {
+  std::vector<int32_t> prompt;
+  std::string fact;      // " The red code of apple is 12345."
+  std::string question;  // " Recall: the red code of apple is"
+  std::string answer;    // "12345"
+  double depth = 0;      // where the fact stands, 0 (beginning) ... 1 (end)
+};
+
+/// Words that `encode` makes one token of when they follow a space: names for facts to be about.
+/// Drawn from `text`: lower-case ASCII words of four letters or more, sorted, each once.
+std::vector<std::string> needle_names(std::string_view text, const EncodeFunction& encode);
+
+/// Makes task `index` of `num_tasks`: the same arguments give the same task. Facts lie at depths
+/// spread evenly over the tasks (in (index + random) / num_tasks of the first 97 %); the text
+/// around them is a stretch of `filler` from a random place. Throws kInvalidArgument when `filler`
+/// is shorter than the prompt, the prompt too short for its facts, or there are fewer names than
+/// facts.
+NeedleTask make_needle_task(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
+                            std::span<const int32_t> filler, std::span<const std::string> names,
+                            const EncodeFunction& encode);
+
+/// Whether a model's continuation gives the answer: after blanks, exactly its digits and then no
+/// digit.
+bool is_needle_answer(std::string_view continuation, std::string_view answer);
+
+}  // namespace fovea::quality

@@ -1,0 +1,42 @@
+#include "apps/cli/parse_values.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fovea/base/error.h"
+
+namespace fovea::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(SplitList, TrimsAndDropsEmptyParts) {
+  EXPECT_THAT(split_list("dense, rescue,,witness "), ElementsAre("dense", "rescue", "witness"));
+  EXPECT_THAT(split_list(" , "), IsEmpty());
+}
+
+TEST(ParseTokens, KnowsUnits) {
+  EXPECT_EQ(parse_tokens("4096", "--length"), 4096);
+  EXPECT_EQ(parse_tokens("32K", "--length"), 32768);
+  EXPECT_EQ(parse_tokens("1m", "--length"), 1048576);
+  EXPECT_THAT(parse_tokens_list("1K,2048", "--lengths"), ElementsAre(1024, 2048));
+}
+
+TEST(ParseTokens, NamesWhatIsWrong) {
+  for (const char* text :
+       {"", "0", "-5", "K", "4.5K", "8KB", "99999999999999999999", "9223372036854775807K"}) {
+    try {
+      parse_tokens(text, "--length");
+      ADD_FAILURE() << "accepted \"" << text << '"';
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string("--length")));
+      EXPECT_THAT(error.what(), HasSubstr(std::string("\"") + text + '"'));
+    }
+  }
+  EXPECT_THROW(parse_tokens_list(",", "--lengths"), Error);
+}
+
+}  // namespace
+}  // namespace fovea::cli

@@ -1,0 +1,81 @@
+#include "apps/cli/text_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "fovea/base/error.h"
+
+namespace fovea::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::string& text) {
+  try {
+    check_utf8(text, "the prompt");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(CheckUtf8, AcceptsEveryLengthOfSequence) {
+  EXPECT_EQ(error_of("a \u00e9 \u20ac \U0001f600 \U0010ffff"), "none");
+  EXPECT_EQ(error_of(std::string("nul \0 is a character", 20)), "none");
+}
+
+TEST(CheckUtf8, NamesTheFirstBadByte) {
+  for (const char* bad : {"\xff", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                          "\x80", "\xe2\x82", "\xf0\x9f\x98"}) {
+    EXPECT_THAT(error_of(std::string("ab\u00e9") + bad), HasSubstr("at offset 4")) << bad;
+  }
+}
+
+class OutputFileTest : public testing::Test {
+ protected:
+  OutputFileTest() : folder_(testing::TempDir() + "output_file_test") {
+    std::filesystem::create_directories(folder_);
+  }
+  ~OutputFileTest() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(OutputFileTest, KeepsTheOldContentUntilWritten) {
+  const std::string path = folder_ + "/report.json";
+  std::ofstream(path) << "old";
+  { const OutputFile unused(path); }
+  EXPECT_EQ(read_text(path), "old");
+  OutputFile file(path);
+  file.write("new");
+  EXPECT_EQ(read_text(path), "new");
+}
+
+TEST_F(OutputFileTest, LeavesNothingBehindWhenNotWritten) {
+  const std::string path = folder_ + "/report.json";
+  {
+    const OutputFile file(path);
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(OutputFileTest, RefusesAtOnceWhatCannotBeWritten) {
+  EXPECT_THROW(OutputFile(folder_ + "/missing/report.json"), Error);
+  EXPECT_THROW(OutputFile{folder_}, Error);
+}
+
+TEST(ReadText, NamesTheFile) {
+  try {
+    read_text("no/such/file");
+    ADD_FAILURE() << "read a file that is not there";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "cannot open no/such/file: No such file or directory");
+  }
+  EXPECT_THROW(read_text("."), Error);
+}
+
+}  // namespace
+}  // namespace fovea::cli

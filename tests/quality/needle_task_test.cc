@@ -1,0 +1,128 @@
+#include "fovea/quality/needle_task.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "fovea/base/error.h"
+
+namespace fovea::quality {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A toy tokenizer: a byte is a token, except that " apple", " grape" and " melon" are one each.
+std::vector<int32_t> encode(std::string_view text) {
+  std::vector<int32_t> tokens;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, 6);
+    const int32_t id = word == " apple"   ? 300
+                       : word == " grape" ? 301
+                       : word == " melon" ? 302
+                                          : -1;
+    tokens.push_back(id >= 0 ? id : static_cast<unsigned char>(text[0]));
+    text.remove_prefix(id >= 0 ? 6 : 1);
+  }
+  return tokens;
+}
+
+const std::vector<std::string> kNames = {"apple", "grape", "melon"};
+
+std::vector<int32_t> filler_tokens(int64_t count) {
+  std::vector<int32_t> filler(static_cast<size_t>(count));
+  std::iota(filler.begin(), filler.end(), 1000);
+  return filler;
+}
+
+int64_t occurrences(const std::vector<int32_t>& in, const std::vector<int32_t>& of) {
+  int64_t count = 0;
+  for (auto at = in.begin();; ++at) {
+    at = std::search(at, in.end(), of.begin(), of.end());
+    if (at == in.end()) return count;
+    ++count;
+  }
+}
+
+TEST(NeedleNames, KeepsLowerCaseWordsOfOneToken) {
+  const std::string text = "an apple (not grape) or Melon melon, apple pear grape_x x grape.";
+  EXPECT_THAT(needle_names(text, encode), ElementsAre("apple", "grape", "melon"));
+  EXPECT_THAT(needle_names("grape_x apples", encode), ElementsAre());
+}
+
+TEST(NeedleTask, HasTheLengthTheFactOnceAndTheQuestionLast) {
+  const auto filler = filler_tokens(5000);
+  for (int64_t index = 0; index < 8; ++index) {
+    const NeedleTask task =
+        make_needle_task({.length = 1000, .bos_id = 7}, index, 8, filler, kNames, encode);
+    EXPECT_EQ(task.prompt.size(), 1000u);
+    EXPECT_EQ(task.prompt.front(), 7);
+    EXPECT_EQ(occurrences(task.prompt, encode(task.fact)), 1);
+    const auto question = encode(task.question);
+    EXPECT_TRUE(std::equal(question.rbegin(), question.rend(), task.prompt.rbegin()));
+    EXPECT_THAT(task.fact, HasSubstr(task.answer));
+    EXPECT_EQ(task.answer.size(), 5u);
+    EXPECT_GE(task.depth, 0.97 * static_cast<double>(index) / 8);
+    EXPECT_LT(task.depth, 0.97 * static_cast<double>(index + 1) / 8);
+  }
+}
+
+TEST(NeedleTask, LeavesTheFillerInOrder) {
+  const NeedleTask task = make_needle_task({.length = 400, .num_distractors = 2}, 1, 2,
+                                           filler_tokens(5000), kNames, encode);
+  std::vector<int32_t> kept;
+  std::copy_if(task.prompt.begin(), task.prompt.end(), std::back_inserter(kept),
+               [](int32_t token) { return token >= 1000; });
+  ASSERT_GT(kept.size(), 200u);
+  for (size_t i = 1; i < kept.size(); ++i) EXPECT_EQ(kept[i], kept[i - 1] + 1);
+}
+
+TEST(NeedleTask, DistractorsHaveTheSameForm) {
+  const NeedleTask task = make_needle_task({.length = 1000, .num_distractors = 2}, 0, 1,
+                                           filler_tokens(2000), kNames, encode);
+  EXPECT_EQ(occurrences(task.prompt, encode(" code of")), 4);  // three facts and the question
+  EXPECT_EQ(occurrences(task.prompt, encode(task.fact)), 1);
+}
+
+TEST(NeedleTask, DependsOnSeedAndIndexAlone) {
+  const auto filler = filler_tokens(5000);
+  const NeedleTask a = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
+  const NeedleTask b = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
+  EXPECT_EQ(a.prompt, b.prompt);
+  EXPECT_NE(a.prompt,
+            make_needle_task({.length = 500, .seed = 3}, 2, 4, filler, kNames, encode).prompt);
+  EXPECT_NE(a.prompt,
+            make_needle_task({.length = 500, .seed = 4}, 1, 4, filler, kNames, encode).prompt);
+}
+
+std::string error_of(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
+                     int64_t num_filler) {
+  try {
+    make_needle_task(settings, index, num_tasks, filler_tokens(num_filler), kNames, encode);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(NeedleTask, RefusesWhatDoesNotFit) {
+  EXPECT_THAT(error_of({.length = 20}, 0, 1, 5000), HasSubstr("20 tokens has no room"));
+  EXPECT_THAT(error_of({.length = 9000}, 0, 1, 5000), HasSubstr("the text has 5000 tokens"));
+  EXPECT_THAT(error_of({.length = 900, .num_distractors = 3}, 0, 1, 5000),
+              HasSubstr("4 facts need"));
+  EXPECT_THAT(error_of({.length = 900}, 2, 2, 5000), HasSubstr("task 2 is not one of 2"));
+}
+
+TEST(NeedleAnswer, AsksForTheDigitsAndNoMore) {
+  EXPECT_TRUE(is_needle_answer(" 12345.", "12345"));
+  EXPECT_TRUE(is_needle_answer("12345", "12345"));
+  EXPECT_FALSE(is_needle_answer(" 123456.", "12345"));
+  EXPECT_FALSE(is_needle_answer(" 1234", "12345"));
+  EXPECT_FALSE(is_needle_answer(" is 12345.", "12345"));
+  EXPECT_FALSE(is_needle_answer("", "12345"));
+}
+
+}  // namespace
+}  // namespace fovea::quality
