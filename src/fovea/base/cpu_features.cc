@@ -40,8 +40,7 @@ bool cpuid_has_f16c() {
 CpuFeatures detect() {
   __builtin_cpu_init();
   CpuFeatures found;
-  found.avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpuid_has_f16c();
+  found.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpuid_has_f16c();
   found.avx512 = found.avx2 && __builtin_cpu_supports("avx512f") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
