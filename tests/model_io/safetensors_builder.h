@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <string>
@@ -24,11 +25,9 @@ class SafetensorsBuilder {
  public:
   void add(std::string_view name, std::string_view dtype, const std::vector<int64_t>& shape,
            std::string_view bytes) {
-    std::string dims;
-    for (const int64_t dim : shape) dims += (dims.empty() ? "" : ",") + std::to_string(dim);
     header_ += fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                           header_.empty() ? "" : ",", name, dtype, dims, data_.size(),
-                           data_.size() + bytes.size());
+                           header_.empty() ? "" : ",", name, dtype, fmt::join(shape, ","),
+                           data_.size(), data_.size() + bytes.size());
     data_ += bytes;
   }
   void add_f32(std::string_view name, const std::vector<int64_t>& shape,

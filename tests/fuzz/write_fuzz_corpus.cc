@@ -1,0 +1,126 @@
+// Writes the files that fuzzing starts from: one small valid model of each architecture and format.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "fovea/model_io/tensor_names.h"
+#include "tests/model_io/gguf_builder.h"
+#include "tests/model_io/safetensors_builder.h"
+
+namespace fovea {
+namespace {
+
+ModelConfig tiny_config(Architecture architecture) {
+  ModelConfig config;
+  config.architecture = architecture;
+  config.num_layers = 1;
+  config.model_dim = 8;
+  config.num_q_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 4;
+  config.mlp_dim = 12;
+  config.vocab_size = 5;
+  config.qkv_bias = architecture == Architecture::kQwen2;
+  config.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kGemma3;
+  config.post_norms = architecture == Architecture::kGemma3;
+  config.tied_embeddings = true;
+  return config;
+}
+
+std::vector<float> ones(const ExpectedTensor& tensor) {
+  int64_t count = 1;
+  for (const int64_t dim : tensor.shape) count *= dim;
+  return std::vector<float>(static_cast<size_t>(count), 1.0f);
+}
+
+std::string gguf_model(Architecture architecture) {
+  const std::string prefix = fmt::format("{}.", architecture_name(architecture));
+  GgufBuilder file;
+  file.add_string("general.architecture", architecture_name(architecture));
+  file.add_int("general.alignment", 32);
+  file.add_int(prefix + "block_count", 1);
+  file.add_int(prefix + "embedding_length", 8);
+  file.add_int(prefix + "attention.head_count", 2);
+  file.add_int(prefix + "attention.head_count_kv", 1);
+  file.add_int(prefix + "attention.sliding_window", 16);
+  file.add_int(prefix + "feed_forward_length", 12);
+  file.add_int(prefix + "context_length", 64);
+  file.add_float(prefix + "attention.layer_norm_rms_epsilon", 1e-6f);
+  file.add_float(prefix + "rope.freq_base", 1e6f);
+  file.add_string(prefix + "rope.scaling.type", "linear");
+  file.add_float(prefix + "rope.scaling.factor", 8.0f);
+  file.add_strings("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"});
+  file.add_array("tokenizer.ggml.token_type", GgufBuilder::kUint8, 5, "\1\1\1\1\1");
+  file.add_int("tokenizer.ggml.eos_token_id", 2);
+  for (const ExpectedTensor& tensor :
+       expected_tensors(tiny_config(architecture), FileFormat::kGguf)) {
+    file.add_f32(tensor.file_name, {tensor.shape.rbegin(), tensor.shape.rend()}, ones(tensor));
+  }
+  return file.build();
+}
+
+// One tensor of each quantised type; no model.
+std::string gguf_of_types() {
+  GgufBuilder file;
+  for (uint32_t number = 0; number <= 30; ++number) {
+    const auto type = weight_type_from_gguf(number);
+    if (!type) continue;
+    file.add_tensor("t" + std::to_string(number), {static_cast<uint64_t>(pack_elements(*type))},
+                    number, std::string(static_cast<size_t>(pack_bytes(*type)), '\x3c'));
+  }
+  return file.build();
+}
+
+std::string safetensors_model(Architecture architecture) {
+  SafetensorsBuilder file;
+  for (const ExpectedTensor& tensor :
+       expected_tensors(tiny_config(architecture), FileFormat::kSafetensors)) {
+    file.add_f32(tensor.file_name, tensor.shape, ones(tensor));
+  }
+  return file.build();
+}
+
+std::string config_json(const std::string& model_type) {
+  return fmt::format(
+      R"({{"model_type":"{}","hidden_size":64,"num_hidden_layers":3,"num_attention_heads":4,)"
+      R"("num_key_value_heads":2,"head_dim":16,"intermediate_size":96,"vocab_size":100,)"
+      R"("max_position_embeddings":512,"rms_norm_eps":1e-6,"rope_theta":10000.0,"eos_token_id":[1,2],)"
+      R"("bos_token_id":0,"hidden_act":"silu","sliding_window":16,"use_sliding_window":true,)"
+      R"("max_window_layers":1,"layer_types":["full_attention","sliding_attention","full_attention"],)"
+      R"("rope_scaling":{{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,)"
+      R"("high_freq_factor":4.0,"original_max_position_embeddings":256}},)"
+      R"("rope_parameters":{{"full_attention":{{"rope_type":"linear","factor":2.0,"rope_theta":1e6}},)"
+      R"("sliding_attention":{{"rope_theta":1e4}}}},"query_pre_attn_scalar":16,)"
+      R"("tie_word_embeddings":true}})",
+      model_type);
+}
+
+void write(const std::filesystem::path& folder, const std::string& name,
+           const std::string& content) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / name, std::ios::binary) << content;
+}
+
+}  // namespace
+}  // namespace fovea
+
+int main(int argc, char** argv) {
+  using namespace fovea;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: write_fuzz_corpus FOLDER\n");
+    return 2;
+  }
+  const std::filesystem::path root(argv[1]);
+  for (const auto architecture :
+       {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kGemma3}) {
+    const std::string name(architecture_name(architecture));
+    write(root / "gguf", name + ".gguf", gguf_model(architecture));
+    write(root / "safetensors", name + ".safetensors", safetensors_model(architecture));
+    write(root / "model_config", name + ".json",
+          config_json(architecture == Architecture::kGemma3 ? "gemma3_text" : name));
+  }
+  write(root / "gguf", "types.gguf", gguf_of_types());
+  write(root / "safetensors", "index.json",
+        R"({"metadata":{},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+}
