@@ -77,7 +77,7 @@ TEST_P(MatmulShapes, SlabAndRowMatchPlainLoops) {
       ASSERT_NEAR(out.as<float>()[i], want[i], tolerance) << "at " << i;
     }
     std::vector<float> row(static_cast<size_t>(out_features));
-    matmul_row(make_view(const_cast<float*>(x.data()), DType::kF32, {in_features}), weights,
+    matmul_row(make_view(in.view().data, dtype, {in_features}), weights,
                make_view(row.data(), DType::kF32, {out_features}), {});
     for (size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(row[i], want[i], tolerance) << "at " << i;
   }
@@ -100,10 +100,14 @@ TEST(Matmul, ARowsResultDoesNotDependOnItsNeighbours) {
     const Tensor all(DType::kF32, {128, kOut});
     MatmulScratch scratch;
     matmul_slab(in.view(), weights, all.view(), scratch);
-    const Tensor some(DType::kF32, {128, kOut});
-    matmul_slab(make_view(in.view().data, dtype, {100, kIn}), weights,
-                make_view(some.view().data, DType::kF32, {100, kOut}), scratch);
-    EXPECT_EQ(0, std::memcmp(all.view().data, some.view().data, 100 * kOut * sizeof(float)));
+    for (const int64_t rows : {1, 16, 20, 50, 100}) {
+      const Tensor some(DType::kF32, {128, kOut});
+      matmul_slab(make_view(in.view().data, dtype, {rows, kIn}), weights,
+                  make_view(some.view().data, DType::kF32, {rows, kOut}), scratch);
+      EXPECT_EQ(0, std::memcmp(all.view().data, some.view().data,
+                               static_cast<size_t>(rows * kOut) * sizeof(float)))
+          << rows << " rows in " << dtype_name(dtype);
+    }
   }
 }
 

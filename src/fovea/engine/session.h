@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -125,8 +126,9 @@ class Session {
   /// Forgets the sequence; full pages stay behind for prefix hits when the cache is shared.
   void reset();
 
-  /// Tokens in the sequence.
+  /// Tokens in the sequence, and how many more fit.
   int64_t length() const;
+  int64_t room() const;
   const std::vector<int32_t>& tokens() const;
   const Model& model() const;
   /// Of the last prefill() or score().

@@ -210,20 +210,20 @@ void matmul_slab(const TensorView& in, const PackedWeights& weights, const Tenso
 
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 const Context& context) {
-  check_argument(in.dtype == DType::kF32 && in.rank == 1 && in.shape[0] == weights.in_features_,
-                 "in must be f32[{}], got {}", weights.in_features_, in.describe());
+  check_argument(in.dtype == weights.dtype_ && in.rank == 1 && in.shape[0] == weights.in_features_,
+                 "in must be {}[{}], got {}", dtype_name(weights.dtype_), weights.in_features_,
+                 in.describe());
   check_argument(out.dtype == DType::kF32 && out.rank == 1 && out.shape[0] == weights.out_features_,
                  "out must be f32[{}], got {}", weights.out_features_, out.describe());
   const cpu::RowKernels& kernels = cpu::row_kernels();
-  const float* x = in.as<float>();
   float* y = out.as<float>();
   const int64_t num_panels = ceil_div(weights.out_features_, kPanelColumns);
-  std::vector<float> padded;  // an odd depth of bf16 has one more weight, which is zero
-  if (weights.panels_ && weights.padded_in_ != weights.in_features_) {
-    padded.assign(static_cast<size_t>(weights.padded_in_), 0.0f);
-    std::copy_n(x, weights.in_features_, padded.data());
-    x = padded.data();
+  std::vector<float> widened(static_cast<size_t>(weights.padded_in_));
+  for (int64_t k = 0; k < weights.in_features_; ++k) {
+    widened[static_cast<size_t>(k)] =
+        in.dtype == DType::kF32 ? in.as<float>()[k] : to_float(in.as<BFloat16>()[k]);
   }
+  const float* x = widened.data();
   const auto compute_panel = [&](int64_t panel) {
     const int64_t first = panel * kPanelColumns;
     const int64_t columns = std::min(kPanelColumns, weights.out_features_ - first);

@@ -38,7 +38,7 @@ class PackedWeights {
   PackedWeights(DType dtype, int64_t out_features, int64_t in_features);
 
   /// Writes rows [first_row, first_row + num_rows) of the matrix from f32 [num_rows, in_features].
-  /// Calls for different rows may run at once unless they share a panel.
+  /// Calls for different rows may run at once.
   void set_rows(int64_t first_row, int64_t num_rows, const float* rows);
 
   DType dtype() const { return dtype_; }
@@ -82,9 +82,8 @@ int64_t padded_slab_rows(int64_t rows);
 void matmul_slab(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                  MatmulScratch& scratch);
 
-/// The same for a single row, by all threads of `context`; in: f32 [in_features], whatever the type
-/// of the weights. A decode step is bound by reading the weights, and oneDNN is slow at one row: 22
-/// GB/s against our 40 on two cores of a Xeon with AMX (SmolLM2's 576 x 49,152 output matrix).
+/// The same for a single row, by all threads of `context`; in: weights.dtype() [in_features], out: f32
+/// [out_features]. A decode step is bound by reading the weights, and oneDNN is slow at one row.
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 const Context& context);
 

@@ -1,0 +1,19 @@
+// How much memory this process can still take.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fovea {
+
+/// Bytes that can be allocated without swapping: what the system calls available, or what the
+/// process's control group leaves, whichever is less. int64's maximum when the system does not say.
+int64_t available_memory_bytes();
+
+/// "1.5 GiB", "300 MiB", "12 KiB".
+std::string memory_text(int64_t bytes);
+
+/// Throws kOutOfMemory "<what> needs X of memory, the machine has Y free" unless `bytes` fit.
+void check_memory(int64_t bytes, const std::string& what);
+
+}  // namespace fovea

@@ -1,0 +1,351 @@
+#include "fovea/engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "fovea/base/checked_math.h"
+#include "fovea/engine/kv_cache.h"
+#include "fovea/engine/memory.h"
+#include "fovea/engine/page_key.h"
+#include "fovea/engine/transformer.h"
+#include "fovea/model_io/model_config.h"
+
+namespace fovea {
+namespace {
+
+/// Measured on two AMX cores, SmolLM2 and needle_7m: 1024 ... 8192 differ by under 3 %; larger chunks
+/// only take memory.
+constexpr int64_t kDefaultChunkSize = 4096;
+
+constexpr int64_t kDensePageSize = 128;
+
+}  // namespace
+
+double PrefillReport::density() const {
+  return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
+                          : 1.0;
+}
+
+double PrefillReport::forced_share() const {
+  return kept_pairs > 0 ? static_cast<double>(forced_pairs) / static_cast<double>(kept_pairs) : 0.0;
+}
+
+struct Session::Impl {
+  Impl(std::shared_ptr<const Model> model_in, const SessionOptions& options_in);
+  ~Impl() { reset(); }
+
+  const ModelConfig& config() const { return model->config(); }
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t page_size() const { return cache->shape().page_size; }
+  void reset() { truncate(0); }
+  void truncate(int64_t new_length);
+  void check_tokens(std::span<const int32_t> more) const;
+  void grow_pages(int64_t new_length);
+  int64_t reuse_prefix(std::span<const int32_t> prompt, int64_t least_new, bool sparse);
+  void publish_pages(bool sparse);
+  bool decide_sparse(int64_t prompt_len);
+  /// Reads `prompt`; after each step calls `after_step(first_row_in_prompt, num_rows)`.
+  void read(std::span<const int32_t> prompt, const PrefillOptions& prefill, int64_t least_new,
+            const std::function<void(int64_t, int64_t)>& after_step);
+  void finish_report(int64_t num_tokens, int64_t num_cached, double total_s);
+
+  std::shared_ptr<const Model> model;
+  SessionOptions options;
+  std::optional<SelectorSettings> selector;
+  int64_t max_len = 0;
+  int64_t chunk_size = 0;
+  std::shared_ptr<KvCache> cache;
+  std::unique_ptr<Transformer> transformer;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> page_table;
+  std::vector<float> logits;
+  PrefillReport report;
+};
+
+Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions& options_in)
+    : model(std::move(model_in)), options(options_in), selector(options_in.attention.selector) {
+  check_argument(model != nullptr, "model must not be null");
+  if (selector) {
+    check_selector_settings(*selector);
+    if (selector->method == SelectorMethod::kAll) selector.reset();
+  }
+  check_argument(options.attention.selector.has_value() || !options.attention.periphery,
+                 "periphery needs a selector");
+  check_argument(options.chunk_size >= 0, "chunk_size must not be negative, got {}",
+                 options.chunk_size);
+  check_argument(options.max_len >= 0 && options.max_len <= config().context_length,
+                 "max_len must be in [0, {}], the model's context length, got {}",
+                 config().context_length, options.max_len);
+  const int64_t block_size = selector ? selector->block_size : kDensePageSize;
+  max_len = options.max_len > 0 ? options.max_len : config().context_length;
+  const int64_t asked = options.chunk_size > 0 ? options.chunk_size : kDefaultChunkSize;
+  chunk_size = ceil_div(std::min(asked, max_len), block_size) * block_size;
+
+  KvCacheShape shape = kv_cache_shape(*model, options.attention, max_len);
+  if (options.cache != nullptr) {
+    cache = options.cache;
+    const KvCacheShape& given = cache->shape();
+    check_argument(given.dtype == shape.dtype && given.num_layers == shape.num_layers &&
+                       given.num_kv_heads == shape.num_kv_heads &&
+                       given.head_dim == shape.head_dim,
+                   "the cache is of another model");
+    check_argument(given.page_size == block_size, "the cache has pages of {}, the selector {}",
+                   given.page_size, block_size);
+    check_argument(!selector || (given.with_stats && given.num_witnesses >= shape.num_witnesses),
+                   "the cache lacks statistics that the selector needs");
+  } else {
+    cache = std::make_shared<KvCache>(shape);
+  }
+}
+
+void Session::Impl::truncate(int64_t new_length) {
+  const auto num_pages = static_cast<size_t>(ceil_div(new_length, page_size()));
+  while (page_table.size() > num_pages) {
+    cache->release(page_table.back());
+    page_table.pop_back();
+  }
+  tokens.resize(static_cast<size_t>(new_length));
+}
+
+void Session::Impl::check_tokens(std::span<const int32_t> more) const {
+  check_argument(!more.empty(), "the prompt is empty");
+  for (size_t i = 0; i < more.size(); ++i) {
+    check_argument(more[i] >= 0 && more[i] < config().vocab_size,
+                   "token {} of the prompt is {}, the model has {}", i, more[i],
+                   config().vocab_size);
+  }
+  const int64_t total = length() + static_cast<int64_t>(more.size());
+  check_argument(total <= config().context_length,
+                 "the prompt and what came before are {} tokens, the model's context length is {}",
+                 total, config().context_length);
+  check_argument(total <= max_len, "{} tokens do not fit, the session has room for {}", total,
+                 max_len);
+}
+
+void Session::Impl::grow_pages(int64_t new_length) {
+  const int64_t needed =
+      ceil_div(new_length, page_size()) - static_cast<int64_t>(page_table.size());
+  if (needed > cache->num_available()) {
+    fail(ErrorCode::kOutOfMemory, "{} tokens need {} more pages of KV, the cache has {}",
+         new_length, needed, cache->num_available());
+  }
+  for (int64_t i = 0; i < needed; ++i) page_table.push_back(cache->acquire());
+}
+
+/// Whether the prompt is read sparsely; says why not in the report.
+bool Session::Impl::decide_sparse(int64_t prompt_len) {
+  if (!selector) return false;
+  if (prompt_len >= selector->min_sparse_len) return true;
+  report.note = fmt::format("prompt of {} tokens is below the break-even length {}: read densely",
+                            prompt_len, selector->min_sparse_len);
+  return false;
+}
+
+/// Takes pages that an earlier prefill left; returns tokens found, all of them in whole pages.
+int64_t Session::Impl::reuse_prefix(std::span<const int32_t> prompt, int64_t least_new,
+                                    bool sparse) {
+  if (length() > 0) return 0;
+  const int64_t most = static_cast<int64_t>(prompt.size()) - least_new;
+  uint64_t key = root_page_key(*model, options.attention, sparse);
+  int64_t found = 0;
+  while (found + page_size() <= most) {
+    const auto page_tokens =
+        prompt.subspan(static_cast<size_t>(found), static_cast<size_t>(page_size()));
+    key = next_page_key(key, page_tokens);
+    const int32_t page = cache->find(key, page_tokens);
+    if (page < 0) break;
+    page_table.push_back(page);
+    tokens.insert(tokens.end(), page_tokens.begin(), page_tokens.end());
+    found += page_size();
+  }
+  return found;
+}
+
+void Session::Impl::publish_pages(bool sparse) {
+  // With quantiles over the whole prompt a page depends on what comes after it; the dense tail's
+  // pages depend on where the prompt ended.
+  if (sparse && selector->quantiles == QuantileMode::kPrompt) return;
+  int64_t num_pages = length() / page_size();
+  if (sparse) {
+    const int64_t tail = selector->dense_tail_blocks;
+    num_pages = std::min(num_pages, ceil_div(length(), page_size()) - tail);
+  }
+  uint64_t key = root_page_key(*model, options.attention, sparse);
+  for (int64_t page = 0; page < num_pages; ++page) {
+    const std::span<const int32_t> page_tokens(tokens.data() + page * page_size(),
+                                               static_cast<size_t>(page_size()));
+    key = next_page_key(key, page_tokens);
+    cache->publish(page_table[static_cast<size_t>(page)], key, page_tokens);
+  }
+}
+
+void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& prefill,
+                         int64_t least_new,
+                         const std::function<void(int64_t, int64_t)>& after_step) {
+  const auto start = std::chrono::steady_clock::now();
+  check_tokens(prompt);
+  const int64_t start_length = length();
+  const int64_t end = start_length + static_cast<int64_t>(prompt.size());
+  report = {};
+  const bool sparse = decide_sparse(end);
+  report.sparse = sparse;
+  const bool pure = start_length == 0;  // pages of a continued text are not published
+  const int64_t num_cached = reuse_prefix(prompt, least_new, sparse);
+  try {
+    const int64_t step_bytes =
+        (ceil_div(end, page_size()) - static_cast<int64_t>(page_table.size())) *
+        (cache->page_kv_bytes() + cache->page_stats_bytes());
+    check_memory(step_bytes, fmt::format("KV of a prompt of {} tokens", end));
+    grow_pages(end);
+    const int64_t max_rows = std::min(chunk_size, end - length());
+    if (transformer == nullptr || transformer->max_rows() < max_rows) {
+      transformer = std::make_unique<Transformer>(*model, max_rows);
+    }
+    transformer->reset_report();
+
+    const auto check_cancel = [&] {
+      if (prefill.cancel != nullptr && prefill.cancel->load()) throw Cancelled();
+    };
+    const auto total_rows = static_cast<double>(end - length());
+    const int64_t first = length();
+    while (length() < end) {
+      const int64_t position = length();
+      // Query blocks sit at multiples of the block size: a text continued within a block fills that
+      // block first, densely.
+      const int64_t into_block = position % page_size();
+      const int64_t room = into_block > 0 ? page_size() - into_block : chunk_size;
+      const int64_t count = std::min(room, end - position);
+      const auto offset = static_cast<size_t>(position - start_length);
+      ForwardStep step;
+      step.tokens = prompt.subspan(offset, static_cast<size_t>(count));
+      step.position = position;
+      step.cache = cache.get();
+      step.page_table = page_table;
+      step.selector = sparse && into_block == 0 ? &*selector : nullptr;
+      step.periphery = options.attention.periphery;
+      step.prompt_len = end;
+      step.check_cancel = check_cancel;
+      step.after_layer = [&](int64_t layers_done) {
+        if (!prefill.progress) return;
+        const double rows_done = static_cast<double>(position - first) +
+                                 static_cast<double>(count * layers_done) /
+                                     static_cast<double>(config().num_layers);
+        prefill.progress(rows_done / total_rows);
+      };
+      transformer->forward(step);
+      tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
+      after_step(static_cast<int64_t>(offset), count);
+    }
+  } catch (...) {
+    truncate(start_length);
+    throw;
+  }
+  if (pure) publish_pages(sparse);
+  finish_report(
+      static_cast<int64_t>(prompt.size()), num_cached,
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double total_s) {
+  const ForwardReport& done = transformer->report();
+  report.num_tokens = num_tokens;
+  report.num_cached_tokens = num_cached;
+  report.chunk_size = chunk_size;
+  report.times.total_ms = 1e3 * total_s;
+  report.times.attention_ms = 1e3 * done.attention_s;
+  report.times.selection_ms = 1e3 * done.selection_s;
+  report.times.matmul_ms = 1e3 * done.matmul_s;
+  report.times.other_ms = 1e3 * (total_s - done.attention_s - done.selection_s - done.matmul_s);
+  report.causal_pairs = done.causal_pairs;
+  report.kept_pairs = done.kept_pairs;
+  report.forced_pairs = done.forced_pairs;
+  report.non_finite_pairs = done.non_finite_pairs;
+  report.head_density.resize(done.head_kept.size());
+  for (size_t i = 0; i < done.head_kept.size(); ++i) {
+    report.head_density[i] = done.head_causal[i] > 0
+                                 ? static_cast<double>(done.head_kept[i]) /
+                                       static_cast<double>(done.head_causal[i])
+                                 : 1.0;
+  }
+  const auto num_pages = static_cast<int64_t>(page_table.size());
+  report.kv_bytes = num_pages * cache->page_kv_bytes();
+  report.stats_bytes = num_pages * cache->page_stats_bytes();
+  report.selection_scratch_bytes = done.selection_scratch_bytes;
+  report.activation_bytes = transformer->activation_bytes();
+}
+
+Session::Session(std::shared_ptr<const Model> model, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
+std::span<const float> Session::prefill(std::span<const int32_t> tokens,
+                                        const PrefillOptions& options) {
+  Impl& impl = *impl_;
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  check_argument(options.num_logit_rows > 0 &&
+                     (tokens.empty() || options.num_logit_rows <= num_tokens),
+                 "num_logit_rows must be in [1, {}], the prompt's length, got {}", num_tokens,
+                 options.num_logit_rows);
+  const int64_t vocab_size = impl.config().vocab_size;
+  const int64_t first_kept = num_tokens - options.num_logit_rows;
+  impl.logits.resize(static_cast<size_t>(options.num_logit_rows * vocab_size));
+  impl.read(tokens, options, options.num_logit_rows, [&](int64_t first, int64_t count) {
+    const int64_t from = std::max(first, first_kept);
+    if (from >= first + count) return;
+    impl.transformer->logits(from - first, first + count - from,
+                             impl.logits.data() + (from - first_kept) * vocab_size);
+  });
+  return impl.logits;
+}
+
+std::span<const float> Session::decode(int32_t token) {
+  Impl& impl = *impl_;
+  const std::span<const int32_t> tokens(&token, 1);
+  impl.check_tokens(tokens);
+  const int64_t position = impl.length();
+  impl.grow_pages(position + 1);
+  if (impl.transformer == nullptr) impl.transformer = std::make_unique<Transformer>(*impl.model, 1);
+  impl.logits.resize(static_cast<size_t>(impl.config().vocab_size));
+  try {
+    ForwardStep step;
+    step.tokens = tokens;
+    step.position = position;
+    step.cache = impl.cache.get();
+    step.page_table = impl.page_table;
+    step.prompt_len = position + 1;
+    impl.transformer->forward(step);
+    impl.transformer->logits(0, 1, impl.logits.data());
+  } catch (...) {
+    impl.truncate(position);
+    throw;
+  }
+  impl.tokens.push_back(token);
+  return impl.logits;
+}
+
+std::vector<TokenScore> Session::score(std::span<const int32_t> tokens,
+                                       const PrefillOptions& options) {
+  Impl& impl = *impl_;
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  std::vector<TokenScore> scores(static_cast<size_t>(std::max<int64_t>(num_tokens - 1, 0)));
+  impl.read(tokens, options, num_tokens, [&](int64_t first, int64_t count) {
+    const int64_t last = std::min(first + count, num_tokens - 1);
+    if (first >= last) return;
+    impl.transformer->score(
+        tokens.subspan(static_cast<size_t>(first + 1), static_cast<size_t>(last - first)),
+        scores.data() + first);
+  });
+  return scores;
+}
+
+void Session::reset() { impl_->reset(); }
+int64_t Session::length() const { return impl_->length(); }
+int64_t Session::room() const { return impl_->max_len - impl_->length(); }
+const std::vector<int32_t>& Session::tokens() const { return impl_->tokens; }
+const Model& Session::model() const { return *impl_->model; }
+const PrefillReport& Session::report() const { return impl_->report; }
+
+}  // namespace fovea

@@ -1,0 +1,98 @@
+// The way of tokens through the layers. Read forward() in transformer.cc from top to bottom: it is the
+// way of a prompt in docs/architecture.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fovea/attention/block_selection.h"
+#include "fovea/engine/kv_cache.h"
+#include "fovea/engine/model.h"
+#include "fovea/engine/session.h"
+#include "fovea/ops/matmul.h"
+#include "fovea/ops/rope.h"
+#include "fovea/selector/block_selector.h"
+
+namespace fovea {
+
+/// One step: some tokens of one sequence, and what they attend to.
+struct ForwardStep {
+  std::span<const int32_t> tokens;
+  int64_t position = 0;  // of the first token; keys before it are in the pages
+  KvCache* cache = nullptr;
+  std::span<const int32_t> page_table;  // pages for all positions up to the last token's
+  const SelectorSettings* selector = nullptr;  // null: dense
+  bool periphery = false;
+  int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
+  /// Called after each layer with layers done; may throw to stop the step.
+  std::function<void(int64_t layers_done)> after_layer;
+  /// Called between pieces of work shorter than a second; may throw to stop the step.
+  std::function<void()> check_cancel;
+};
+
+/// Sums over the steps since reset_report(); times in seconds.
+struct ForwardReport {
+  double attention_s = 0, selection_s = 0, matmul_s = 0;
+  int64_t causal_pairs = 0, kept_pairs = 0, forced_pairs = 0, non_finite_pairs = 0;
+  /// Kept and causal pairs of each layer and head, [num_layers, num_q_heads]; causal 0 where dense.
+  std::vector<int64_t> head_kept, head_causal;
+  int64_t selection_scratch_bytes = 0;
+};
+
+/// Holds the buffers of a step and computes it. Steps of one token are decode steps: all threads share
+/// each matmul; in longer ones each thread takes slabs of rows.
+class Transformer {
+ public:
+  Transformer(const Model& model, int64_t max_rows);
+  ~Transformer();
+
+  /// Runs all layers; writes K and V into the pages. Throws kInvalidFile naming the layer whose
+  /// input holds NaN or Inf, and what the callbacks throw.
+  void forward(const ForwardStep& step);
+
+  /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step.
+  void logits(int64_t first_row, int64_t num_rows, float* out);
+
+  /// Rates what follows each of rows [0, targets.size()) of the last step.
+  void score(std::span<const int32_t> targets, TokenScore* out);
+
+  int64_t max_rows() const { return max_rows_; }
+  const ForwardReport& report() const { return report_; }
+  void reset_report();
+  int64_t activation_bytes() const;
+
+ private:
+  struct Worker;
+  struct Slab {
+    int64_t first, count;
+  };
+  void embed(const ForwardStep& step, const Slab& slab, Worker& worker);
+  void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
+  void attention_out(int64_t layer, const Slab& slab, Worker& worker);
+  void attend_layer(const ForwardStep& step, int64_t layer);
+  void select_layer(const ForwardStep& step, int64_t layer, const TensorView& q, const KvView& kv,
+                    const RaggedBatch& batch);
+  void attend_dense(const ForwardStep& step, int64_t layer, const TensorView& q, const KvView& kv,
+                    const TensorView& out);
+  void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                Worker& worker);
+  void for_each_slab(const std::function<void(const Slab&, Worker&)>& body);
+
+  const Model& model_;
+  int64_t max_rows_ = 0;
+  int64_t num_rows_ = 0;  // of the step in progress
+  Tensor residual_;       // f32 [max_rows, model_dim]
+  Tensor q_;              // [max_rows, num_q_heads, head_dim], compute type
+  Tensor attended_;       // the same shape
+  RopeTable rope_, rope_local_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  BlockSelection selection_;
+  std::atomic<int64_t> non_finite_layer_{-1};
+  ForwardReport report_;
+};
+
+}  // namespace fovea

@@ -1,0 +1,139 @@
+#include "fovea/engine/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fovea/base/checked_math.h"
+#include "fovea/base/parallel.h"
+
+namespace fovea {
+namespace {
+
+/// Copies tensors of a file into their packed places and keeps count for the progress.
+class Loader {
+ public:
+  Loader(const ModelFile& file, const Context& context, const std::function<void(double)>& progress)
+      : file_(file), context_(context), progress_(progress) {
+    for (const auto& [name, tensor] : file.tensors()) total_bytes_ += bytes_of(tensor);
+  }
+
+  /// A norm or bias; empty when the model has none of that name.
+  Tensor vector(const std::string& name) {
+    const ModelTensor* tensor = file_.find_tensor(name);
+    if (tensor == nullptr) return {};
+    Tensor result(DType::kF32, {tensor->shape[0]});
+    file_.read_f32(*tensor, {result.as<float>(), static_cast<size_t>(tensor->shape[0])});
+    advance(*tensor);
+    return result;
+  }
+
+  /// Rows of the tensor `name` into rows [first_row, ...) of `weights`.
+  void matrix(const std::string& name, int64_t first_row, PackedWeights& weights) {
+    const ModelTensor& tensor = file_.tensor(name);
+    const int64_t rows = tensor.shape[0];
+    const int64_t columns = tensor.shape[1];
+    constexpr int64_t kRowsPerTask = 64;
+    parallel_for(context_, ceil_div(rows, kRowsPerTask), [&](int64_t task, int32_t) {
+      const int64_t first = task * kRowsPerTask;
+      const int64_t count = std::min(kRowsPerTask, rows - first);
+      std::vector<float> values(static_cast<size_t>(count * columns));
+      file_.read_rows(tensor, first, count, values);
+      weights.set_rows(first_row + first, count, values.data());
+    });
+    advance(tensor);
+  }
+
+ private:
+  static int64_t bytes_of(const ModelTensor& tensor) {
+    return static_cast<int64_t>(tensor.bytes.size());
+  }
+  void advance(const ModelTensor& tensor) {
+    done_bytes_ += bytes_of(tensor);
+    if (progress_) {
+      progress_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
+    }
+  }
+
+  const ModelFile& file_;
+  const Context& context_;
+  const std::function<void(double)>& progress_;
+  int64_t total_bytes_ = 0;
+  int64_t done_bytes_ = 0;
+};
+
+/// q_bias, k_bias and v_bias one after the other; empty when the model has none.
+Tensor fused_bias(Loader& loader, const std::string& prefix, int64_t size) {
+  Tensor fused;
+  int64_t offset = 0;
+  for (const char* name : {"q_bias", "k_bias", "v_bias"}) {
+    const Tensor part = loader.vector(prefix + name);
+    if (part.view().empty()) continue;
+    if (fused.view().empty()) fused = Tensor(DType::kF32, {size});
+    std::copy_n(part.as<float>(), part.view().shape[0], fused.as<float>() + offset);
+    offset += part.view().shape[0];
+  }
+  return fused;
+}
+
+}  // namespace
+
+int64_t Weights::size_bytes() const {
+  int64_t bytes = output.size_bytes() + output_norm.size_bytes();
+  for (const LayerWeights& layer : layers) {
+    bytes += layer.qkv.size_bytes() + layer.attention_out.size_bytes() +
+             layer.gate_up.size_bytes() + layer.down.size_bytes();
+  }
+  return bytes;
+}
+
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype) {
+  const int64_t q_dim = config.num_q_heads * config.head_dim;
+  const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  const int64_t layer = packed_weight_bytes(dtype, q_dim + 2 * kv_dim, config.model_dim) +
+                        packed_weight_bytes(dtype, config.model_dim, q_dim) +
+                        packed_weight_bytes(dtype, 2 * config.mlp_dim, config.model_dim) +
+                        packed_weight_bytes(dtype, config.model_dim, config.mlp_dim);
+  return checked_add(checked_mul(layer, config.num_layers, "weight bytes"),
+                     packed_weight_bytes(dtype, config.vocab_size, config.model_dim),
+                     "weight bytes");
+}
+
+Weights load_weights(ModelFile file, DType dtype, const Context& context,
+                     const std::function<void(double)>& progress) {
+  Weights weights{std::move(file), {}, {}, {}};
+  const ModelConfig& config = weights.file.config();
+  const int64_t q_dim = config.num_q_heads * config.head_dim;
+  const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  Loader loader(weights.file, context, progress);
+
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string prefix = fmt::format("layers.{}.", i);
+    LayerWeights& layer = weights.layers.emplace_back();
+    layer.attention_norm = loader.vector(prefix + "attention_norm");
+    layer.qkv = PackedWeights(dtype, q_dim + 2 * kv_dim, config.model_dim);
+    loader.matrix(prefix + "q", 0, layer.qkv);
+    loader.matrix(prefix + "k", q_dim, layer.qkv);
+    loader.matrix(prefix + "v", q_dim + kv_dim, layer.qkv);
+    layer.qkv_bias = fused_bias(loader, prefix, q_dim + 2 * kv_dim);
+    layer.q_norm = loader.vector(prefix + "q_norm");
+    layer.k_norm = loader.vector(prefix + "k_norm");
+    layer.attention_out = PackedWeights(dtype, config.model_dim, q_dim);
+    loader.matrix(prefix + "o", 0, layer.attention_out);
+    layer.post_attention_norm = loader.vector(prefix + "post_attention_norm");
+    layer.mlp_norm = loader.vector(prefix + "mlp_norm");
+    layer.gate_up = PackedWeights(dtype, 2 * config.mlp_dim, config.model_dim);
+    loader.matrix(prefix + "gate", 0, layer.gate_up);
+    loader.matrix(prefix + "up", config.mlp_dim, layer.gate_up);
+    layer.down = PackedWeights(dtype, config.model_dim, config.mlp_dim);
+    loader.matrix(prefix + "down", 0, layer.down);
+    layer.post_mlp_norm = loader.vector(prefix + "post_mlp_norm");
+  }
+  weights.output_norm = loader.vector("output_norm");
+  weights.output = PackedWeights(dtype, config.vocab_size, config.model_dim);
+  loader.matrix(config.tied_embeddings ? "token_embedding" : "output", 0, weights.output);
+  return weights;
+}
+
+}  // namespace fovea

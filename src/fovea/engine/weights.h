@@ -1,0 +1,48 @@
+// A model's weights as the transformer multiplies them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fovea/base/context.h"
+#include "fovea/model_io/model_file.h"
+#include "fovea/ops/matmul.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// Matrices that read the same input are one: q, k and v; gate and up.
+struct LayerWeights {
+  Tensor attention_norm;   // f32 [model_dim]
+  PackedWeights qkv;       // [(num_q_heads + 2 num_kv_heads) head_dim, model_dim]
+  Tensor qkv_bias;         // f32 [(num_q_heads + 2 num_kv_heads) head_dim], or empty
+  Tensor q_norm, k_norm;   // f32 [head_dim], or empty
+  PackedWeights attention_out;  // [model_dim, num_q_heads head_dim]
+  Tensor post_attention_norm;   // f32 [model_dim], or empty
+  Tensor mlp_norm;         // f32 [model_dim]
+  PackedWeights gate_up;   // [2 mlp_dim, model_dim]
+  PackedWeights down;      // [model_dim, mlp_dim]
+  Tensor post_mlp_norm;    // f32 [model_dim], or empty
+};
+
+struct Weights {
+  /// The open file, from which embedding rows are read as they are asked for.
+  ModelFile file;
+  std::vector<LayerWeights> layers;
+  Tensor output_norm;    // f32 [model_dim]
+  PackedWeights output;  // [vocab_size, model_dim]
+
+  int64_t size_bytes() const;
+};
+
+/// Bytes that load_weights() will hold.
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype);
+
+/// Reads all weights of `file` and packs them as `dtype`. `progress` is called with 0 ... 1.
+/// Throws kInvalidFile naming a tensor that holds NaN or Inf, kOutOfMemory as Tensor does.
+Weights load_weights(ModelFile file, DType dtype, const Context& context,
+                     const std::function<void(double)>& progress);
+
+}  // namespace fovea
