@@ -25,11 +25,16 @@ bool ends_text(const Model& model, int32_t token) {
 
 std::string_view stop_reason_name(StopReason reason) {
   switch (reason) {
-    case StopReason::kEos: return "eos";
-    case StopReason::kMaxTokens: return "max_tokens";
-    case StopReason::kContextFull: return "context_full";
-    case StopReason::kCallback: return "callback";
-    case StopReason::kCancelled: return "cancelled";
+    case StopReason::kEos:
+      return "eos";
+    case StopReason::kMaxTokens:
+      return "max_tokens";
+    case StopReason::kContextFull:
+      return "context_full";
+    case StopReason::kCallback:
+      return "callback";
+    case StopReason::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

@@ -41,9 +41,7 @@ int64_t KvCache::page_stats_bytes() const {
   return bytes / shape_.num_pages;
 }
 
-int64_t KvCache::num_available() const {
-  return static_cast<int64_t>(free_.size() + idle_.size());
-}
+int64_t KvCache::num_available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }
 
 int32_t KvCache::acquire() {
   if (free_.empty() && idle_.empty()) {

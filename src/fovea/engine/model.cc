@@ -24,12 +24,12 @@ TokenizerData gguf_tokenizer_data(const Gguf& gguf) {
   GgufTokenizerFields fields;
   fields.model = text("tokenizer.ggml.model");
   fields.pre = text("tokenizer.ggml.pre");
-  fields.tokens = gguf.find_strings("tokenizer.ggml.tokens")
-                      .value_or(std::span<const std::string_view>{});
+  fields.tokens =
+      gguf.find_strings("tokenizer.ggml.tokens").value_or(std::span<const std::string_view>{});
   fields.scores = scores;
   fields.token_type = types;
-  fields.merges = gguf.find_strings("tokenizer.ggml.merges")
-                      .value_or(std::span<const std::string_view>{});
+  fields.merges =
+      gguf.find_strings("tokenizer.ggml.merges").value_or(std::span<const std::string_view>{});
   fields.add_bos_token = gguf.find_bool("tokenizer.ggml.add_bos_token");
   fields.add_space_prefix = gguf.find_bool("tokenizer.ggml.add_space_prefix");
   fields.bos_token_id = gguf.find_int("tokenizer.ggml.bos_token_id");
@@ -66,9 +66,9 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
 
   ModelFile file = ModelFile::open(path);
   model->config_ = std::make_unique<ModelConfig>(file.config());
-  model->tokenizer_ = std::make_unique<Tokenizer>(file.gguf() != nullptr
-                                                      ? gguf_tokenizer_data(*file.gguf())
-                                                      : read_tokenizer_json(file.folder()));
+  model->tokenizer_ =
+      std::make_unique<Tokenizer>(file.gguf() != nullptr ? gguf_tokenizer_data(*file.gguf())
+                                                         : read_tokenizer_json(file.folder()));
   check_argument(model->tokenizer_->vocab_size() <= model->config_->vocab_size,
                  "{}: the tokenizer has {} tokens, the model {}", path,
                  model->tokenizer_->vocab_size(), model->config_->vocab_size);

@@ -14,8 +14,8 @@
 namespace fovea {
 namespace {
 
-/// Measured on two AMX cores, SmolLM2 and needle_7m: 1024 ... 8192 differ by under 3 %; larger chunks
-/// only take memory.
+/// Measured on two AMX cores, SmolLM2 and needle_7m: 1024 ... 8192 differ by under 3 %; larger
+/// chunks only take memory.
 constexpr int64_t kDefaultChunkSize = 4096;
 
 constexpr int64_t kDensePageSize = 128;
@@ -87,8 +87,7 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
     cache = options.cache;
     const KvCacheShape& given = cache->shape();
     check_argument(given.dtype == shape.dtype && given.num_layers == shape.num_layers &&
-                       given.num_kv_heads == shape.num_kv_heads &&
-                       given.head_dim == shape.head_dim,
+                       given.num_kv_heads == shape.num_kv_heads && given.head_dim == shape.head_dim,
                    "the cache is of another model");
     check_argument(given.page_size == block_size, "the cache has pages of {}, the selector {}",
                    given.page_size, block_size);
@@ -228,9 +227,9 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
       step.check_cancel = check_cancel;
       step.after_layer = [&](int64_t layers_done) {
         if (!prefill.progress) return;
-        const double rows_done = static_cast<double>(position - first) +
-                                 static_cast<double>(count * layers_done) /
-                                     static_cast<double>(config().num_layers);
+        const double rows_done =
+            static_cast<double>(position - first) +
+            static_cast<double>(count * layers_done) / static_cast<double>(config().num_layers);
         prefill.progress(rows_done / total_rows);
       };
       transformer->forward(step);
@@ -242,9 +241,8 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
     throw;
   }
   if (pure) publish_pages(sparse);
-  finish_report(
-      static_cast<int64_t>(prompt.size()), num_cached,
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  finish_report(static_cast<int64_t>(prompt.size()), num_cached,
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
 void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double total_s) {
@@ -263,10 +261,9 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.non_finite_pairs = done.non_finite_pairs;
   report.head_density.resize(done.head_kept.size());
   for (size_t i = 0; i < done.head_kept.size(); ++i) {
-    report.head_density[i] = done.head_causal[i] > 0
-                                 ? static_cast<double>(done.head_kept[i]) /
-                                       static_cast<double>(done.head_causal[i])
-                                 : 1.0;
+    report.head_density[i] = done.head_causal[i] > 0 ? static_cast<double>(done.head_kept[i]) /
+                                                           static_cast<double>(done.head_causal[i])
+                                                     : 1.0;
   }
   const auto num_pages = static_cast<int64_t>(page_table.size());
   report.kv_bytes = num_pages * cache->page_kv_bytes();
@@ -285,10 +282,10 @@ std::span<const float> Session::prefill(std::span<const int32_t> tokens,
                                         const PrefillOptions& options) {
   Impl& impl = *impl_;
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  check_argument(options.num_logit_rows > 0 &&
-                     (tokens.empty() || options.num_logit_rows <= num_tokens),
-                 "num_logit_rows must be in [1, {}], the prompt's length, got {}", num_tokens,
-                 options.num_logit_rows);
+  check_argument(
+      options.num_logit_rows > 0 && (tokens.empty() || options.num_logit_rows <= num_tokens),
+      "num_logit_rows must be in [1, {}], the prompt's length, got {}", num_tokens,
+      options.num_logit_rows);
   const int64_t vocab_size = impl.config().vocab_size;
   const int64_t first_kept = num_tokens - options.num_logit_rows;
   impl.logits.resize(static_cast<size_t>(options.num_logit_rows * vocab_size));

@@ -126,8 +126,7 @@ int64_t Transformer::activation_bytes() const {
 
 void Transformer::reset_report() {
   report_ = {};
-  const auto heads =
-      static_cast<size_t>(model_.config().num_layers * model_.config().num_q_heads);
+  const auto heads = static_cast<size_t>(model_.config().num_layers * model_.config().num_q_heads);
   report_.head_kept.assign(heads, 0);
   report_.head_causal.assign(heads, 0);
 }
@@ -236,9 +235,9 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
 
   rms_norm(residual, weights.mlp_norm.view(), eps, normed);
   multiply(normed, weights.gate_up, gate_up, worker);
-  gated_activation(config.activation == Activation::kSilu ? GateFunction::kSilu
-                                                          : GateFunction::kGeluTanh,
-                   gate_up, activated);
+  gated_activation(
+      config.activation == Activation::kSilu ? GateFunction::kSilu : GateFunction::kGeluTanh,
+      gate_up, activated);
   multiply(activated, weights.down, added, worker);
   if (config.post_norms) rms_norm(added, weights.post_mlp_norm.view(), eps, added);
   add_rows(added, residual);
@@ -332,9 +331,8 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const Ten
   constexpr int64_t kLeastRows = 512;
   const double flops_per_row = 4.0 * static_cast<double>(config.num_q_heads * config.head_dim) *
                                static_cast<double>(step.position + num_rows_);
-  const int64_t rows_per_piece =
-      std::max(kLeastRows, static_cast<int64_t>(kFlopsPerPiece / flops_per_row) / kLeastRows *
-                               kLeastRows);
+  const int64_t rows_per_piece = std::max(
+      kLeastRows, static_cast<int64_t>(kFlopsPerPiece / flops_per_row) / kLeastRows * kLeastRows);
   for (int64_t row = 0; row < num_rows_; row += rows_per_piece) {
     if (step.check_cancel) step.check_cancel();
     const int64_t count = std::min(rows_per_piece, num_rows_ - row);
@@ -382,23 +380,22 @@ void Transformer::score(std::span<const int32_t> targets, TokenScore* out) {
   const auto num_targets = static_cast<int64_t>(targets.size());
   check_argument(num_targets <= num_rows_, "{} targets for {} rows", num_targets, num_rows_);
   std::vector<Tensor> logits(workers_.size());
-  parallel_for(
-      model_.context(), ceil_div(num_targets, kRows), [&](int64_t task, int32_t thread) {
-        Tensor& rows = logits[static_cast<size_t>(thread)];
-        Worker& worker = *workers_[static_cast<size_t>(thread)];
-        if (rows.view().empty()) rows = Tensor(DType::kF32, {kRows, config.vocab_size});
-        const int64_t first = task * kRows;
-        const int64_t count = std::min(kRows, num_targets - first);
-        const TensorView normed = rows_of(worker.normed.view(), 0, count);
-        rms_norm(rows_of(residual_.view(), first, count), weights.output_norm.view(),
-                 static_cast<float>(config.rms_eps), normed);
-        matmul_slab(normed, weights.output, rows_of(rows.view(), 0, count), worker.scratch);
-        for (int64_t row = 0; row < count; ++row) {
-          const std::span<const float> values(rows.as<float>() + row * config.vocab_size,
-                                              static_cast<size_t>(config.vocab_size));
-          out[first + row] = rate_token(values, targets[static_cast<size_t>(first + row)]);
-        }
-      });
+  parallel_for(model_.context(), ceil_div(num_targets, kRows), [&](int64_t task, int32_t thread) {
+    Tensor& rows = logits[static_cast<size_t>(thread)];
+    Worker& worker = *workers_[static_cast<size_t>(thread)];
+    if (rows.view().empty()) rows = Tensor(DType::kF32, {kRows, config.vocab_size});
+    const int64_t first = task * kRows;
+    const int64_t count = std::min(kRows, num_targets - first);
+    const TensorView normed = rows_of(worker.normed.view(), 0, count);
+    rms_norm(rows_of(residual_.view(), first, count), weights.output_norm.view(),
+             static_cast<float>(config.rms_eps), normed);
+    matmul_slab(normed, weights.output, rows_of(rows.view(), 0, count), worker.scratch);
+    for (int64_t row = 0; row < count; ++row) {
+      const std::span<const float> values(rows.as<float>() + row * config.vocab_size,
+                                          static_cast<size_t>(config.vocab_size));
+      out[first + row] = rate_token(values, targets[static_cast<size_t>(first + row)]);
+    }
+  });
 }
 
 void Transformer::multiply(const TensorView& in, const PackedWeights& weights,
@@ -421,8 +418,7 @@ void Transformer::for_each_slab(const std::function<void(const Slab&, Worker&)>&
     return;
   }
   const auto num_threads = static_cast<int64_t>(workers_.size());
-  const int64_t slab_rows =
-      padded_slab_rows(std::min(kSlabRows, ceil_div(num_rows_, num_threads)));
+  const int64_t slab_rows = padded_slab_rows(std::min(kSlabRows, ceil_div(num_rows_, num_threads)));
   parallel_for(model_.context(), ceil_div(num_rows_, slab_rows), [&](int64_t task, int32_t thread) {
     const auto slab_start = Clock::now();
     Worker& worker = *workers_[static_cast<size_t>(thread)];

@@ -1,5 +1,5 @@
-// The way of tokens through the layers. Read forward() in transformer.cc from top to bottom: it is the
-// way of a prompt in docs/architecture.md.
+// The way of tokens through the layers. Read forward() in transformer.cc from top to bottom: it is
+// the way of a prompt in docs/architecture.md.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct ForwardStep {
   std::span<const int32_t> tokens;
   int64_t position = 0;  // of the first token; keys before it are in the pages
   KvCache* cache = nullptr;
-  std::span<const int32_t> page_table;  // pages for all positions up to the last token's
+  std::span<const int32_t> page_table;         // pages for all positions up to the last token's
   const SelectorSettings* selector = nullptr;  // null: dense
   bool periphery = false;
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
@@ -43,8 +43,8 @@ struct ForwardReport {
   int64_t selection_scratch_bytes = 0;
 };
 
-/// Holds the buffers of a step and computes it. Steps of one token are decode steps: all threads share
-/// each matmul; in longer ones each thread takes slabs of rows.
+/// Holds the buffers of a step and computes it. Steps of one token are decode steps: all threads
+/// share each matmul; in longer ones each thread takes slabs of rows.
 class Transformer {
  public:
   Transformer(const Model& model, int64_t max_rows);

@@ -15,16 +15,16 @@ namespace fovea {
 
 /// Matrices that read the same input are one: q, k and v; gate and up.
 struct LayerWeights {
-  Tensor attention_norm;   // f32 [model_dim]
-  PackedWeights qkv;       // [(num_q_heads + 2 num_kv_heads) head_dim, model_dim]
-  Tensor qkv_bias;         // f32 [(num_q_heads + 2 num_kv_heads) head_dim], or empty
-  Tensor q_norm, k_norm;   // f32 [head_dim], or empty
+  Tensor attention_norm;        // f32 [model_dim]
+  PackedWeights qkv;            // [(num_q_heads + 2 num_kv_heads) head_dim, model_dim]
+  Tensor qkv_bias;              // f32 [(num_q_heads + 2 num_kv_heads) head_dim], or empty
+  Tensor q_norm, k_norm;        // f32 [head_dim], or empty
   PackedWeights attention_out;  // [model_dim, num_q_heads head_dim]
   Tensor post_attention_norm;   // f32 [model_dim], or empty
-  Tensor mlp_norm;         // f32 [model_dim]
-  PackedWeights gate_up;   // [2 mlp_dim, model_dim]
-  PackedWeights down;      // [model_dim, mlp_dim]
-  Tensor post_mlp_norm;    // f32 [model_dim], or empty
+  Tensor mlp_norm;              // f32 [model_dim]
+  PackedWeights gate_up;        // [2 mlp_dim, model_dim]
+  PackedWeights down;           // [model_dim, mlp_dim]
+  Tensor post_mlp_norm;         // f32 [model_dim], or empty
 };
 
 struct Weights {

@@ -82,8 +82,9 @@ int64_t padded_slab_rows(int64_t rows);
 void matmul_slab(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                  MatmulScratch& scratch);
 
-/// The same for a single row, by all threads of `context`; in: weights.dtype() [in_features], out: f32
-/// [out_features]. A decode step is bound by reading the weights, and oneDNN is slow at one row.
+/// The same for a single row, by all threads of `context`; in: weights.dtype() [in_features], out:
+/// f32 [out_features]. A decode step is bound by reading the weights, and oneDNN is slow at one
+/// row.
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 const Context& context);
 
