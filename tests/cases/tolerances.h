@@ -13,12 +13,15 @@ namespace fovea::cases {
 
 struct Tolerance {
   double norm;   // ||actual - expected|| / ||expected||
-  double worst;  // |actual - expected| of any element, over the root mean square of expected
+  double worst;  // |actual - expected| of any element, over |expected| + root mean square of all
 };
 
-/// Of an attention output. bf16 rounds the weights and the result once each: 2^-9 apiece.
+/// Of an attention output. bf16 rounds each weight by up to 2^-9 of it, so an element of a row that
+/// sees few keys may be off by 2^-9 of its largest value, about 3, while the rms of rows that
+/// average many keys is 0.2: 3e-2. f32 rounds logits of up to 200 (the case with a large scale) by
+/// 2^-24.
 inline Tolerance output_tolerance(DType dtype) {
-  if (dtype == DType::kBF16) return {4e-3, 4e-2};
+  if (dtype == DType::kBF16) return {4e-3, 3e-2};
   return {2e-6, 4e-5};
 }
 
@@ -32,8 +35,8 @@ inline std::string difference(const std::vector<float>& actual, const std::vecto
   if (actual.size() != expected.size()) {
     return fmt::format("{} elements, expected {}", actual.size(), expected.size());
   }
-  double error_squared = 0, norm_squared = 0, worst = 0;
-  size_t worst_idx = 0, num_finite = 0;
+  double error_squared = 0, norm_squared = 0;
+  size_t num_finite = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
     if (!std::isfinite(expected[i]) || !std::isfinite(actual[i])) {
       const bool is_same =
@@ -41,24 +44,31 @@ inline std::string difference(const std::vector<float>& actual, const std::vecto
       if (!is_same) return fmt::format("element {}: {}, expected {}", i, actual[i], expected[i]);
       continue;
     }
-    const double error = std::abs(static_cast<double>(actual[i]) - expected[i]);
+    const double error = static_cast<double>(actual[i]) - expected[i];
     error_squared += error * error;
     norm_squared += static_cast<double>(expected[i]) * expected[i];
     ++num_finite;
+  }
+  if (num_finite == 0) return "";
+  if (std::sqrt(error_squared) > tolerance.norm * std::sqrt(norm_squared)) {
+    return fmt::format("relative error {} above {}", std::sqrt(error_squared / norm_squared),
+                       tolerance.norm);
+  }
+  const double rms = std::sqrt(norm_squared / static_cast<double>(num_finite));
+  double worst = 0;
+  size_t worst_idx = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (!std::isfinite(expected[i])) continue;
+    const double error = std::abs(static_cast<double>(actual[i]) - expected[i]) /
+                         (std::abs(static_cast<double>(expected[i])) + rms);
     if (error > worst) {
       worst = error;
       worst_idx = i;
     }
   }
-  const double norm = std::sqrt(norm_squared);
-  if (std::sqrt(error_squared) > tolerance.norm * norm) {
-    return fmt::format("relative error {} above {}", std::sqrt(error_squared) / norm,
-                       tolerance.norm);
-  }
-  const double rms = num_finite > 0 ? norm / std::sqrt(static_cast<double>(num_finite)) : 0;
-  if (worst > tolerance.worst * rms) {
-    return fmt::format("element {}: {}, expected {}: error {} x rms, above {}", worst_idx,
-                       actual[worst_idx], expected[worst_idx], worst / rms, tolerance.worst);
+  if (worst > tolerance.worst) {
+    return fmt::format("element {}: {}, expected {}: error {} above {}", worst_idx,
+                       actual[worst_idx], expected[worst_idx], worst, tolerance.worst);
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "fovea/attention/cpu/cpu_backends.h"
 #include "fovea/attention/reference/reference_attention.h"
 #include "fovea/base/error.h"
 
@@ -238,7 +239,8 @@ void check_attention_params(const AttentionParams& params, const Context& contex
 
 std::span<const AttentionBackend* const> attention_backends() {
   static const std::vector<const AttentionBackend*> backends = [] {
-    std::vector<const AttentionBackend*> all;
+    const auto cpu = cpu_attention_backends();
+    std::vector<const AttentionBackend*> all(cpu.begin(), cpu.end());
     all.push_back(&reference_attention_backend());
     return all;
   }();

@@ -1,0 +1,116 @@
+// Tile kernels that compute in f32; K and V of bf16 are widened once, when they are packed.
+// Included only by the files that compile for one instruction set each.
+#pragma once
+
+#include "fovea/attention/cpu/simd.h"
+#include "fovea/attention/cpu/tile_attention.h"
+
+namespace fovea::cpu {
+namespace {
+
+/// K and V are [key, head_dim] of f32.
+struct F32Layout {
+  static int64_t padded_head_dim(int64_t head_dim) { return head_dim; }
+  static int64_t key_group_bytes(int64_t head_dim) { return kGroupKeys * head_dim * 4; }
+  static int64_t value_group_bytes(int64_t head_dim) { return kGroupKeys * head_dim * 4; }
+
+  static void copy_row(const std::byte* src, bool is_bf16, int64_t head_dim, float* dst) {
+    if (!is_bf16) {
+      std::memcpy(dst, src, sizeof(float) * static_cast<size_t>(head_dim));
+      return;
+    }
+    const auto* bits = reinterpret_cast<const uint16_t*>(src);
+    for (int64_t d = 0; d < head_dim; ++d) dst[d] = bf16_to_f32(bits[d]);
+  }
+};
+
+/// C [rows, kTile] += or = A [rows, k] B [k, kTile], elements of 32 bits: B's rows are vectors of a
+/// tile's rows, A's elements are broadcast. kRowsAtOnce x kVecsAtOnce accumulators stay in
+/// registers.
+template <class Isa, bool kAccumulate>
+inline void multiply(const float* a, int64_t a_row_stride, int64_t a_k_stride, const float* b,
+                     int64_t num_rows, int64_t k, float* c) {
+  using Simd = typename Isa::Simd;
+  using Vec = typename Simd::Vec;
+  constexpr int kR = Isa::kRowsAtOnce, kV = Isa::kVecsAtOnce, kLanes = Simd::kLanes;
+  static_assert(Isa::kRows % (kV * kLanes) == 0 && kGroupKeys % kR == 0);
+  for (int64_t row = 0; row < num_rows; row += kR) {
+    for (int64_t col = 0; col < Isa::kRows; col += kV * kLanes) {
+      Vec sum[kR][kV];
+      for (int i = 0; i < kR; ++i) {
+        for (int j = 0; j < kV; ++j) {
+          sum[i][j] = kAccumulate ? Simd::load(c + (row + i) * Isa::kRows + col + j * kLanes)
+                                  : Simd::broadcast(0);
+        }
+      }
+      const float* a_row = a + row * a_row_stride;
+      const float* b_col = b + col;
+      for (int64_t i_k = 0; i_k < k; ++i_k) {
+        Vec b_vec[kV];
+        for (int j = 0; j < kV; ++j) b_vec[j] = Simd::load(b_col + i_k * Isa::kRows + j * kLanes);
+        for (int i = 0; i < kR; ++i) {
+          const float* element = a_row + i * a_row_stride + i_k * a_k_stride;
+          for (int j = 0; j < kV; ++j) sum[i][j] = Isa::dot(element, b_vec[j], sum[i][j]);
+        }
+      }
+      for (int i = 0; i < kR; ++i) {
+        for (int j = 0; j < kV; ++j) {
+          Simd::store(c + (row + i) * Isa::kRows + col + j * kLanes, sum[i][j]);
+        }
+      }
+    }
+  }
+}
+
+/// What f32 kernels share; Derived adds Simd, kRows and the register blocking.
+template <class Derived, class SimdType>
+struct F32Isa {
+  using Simd = SimdType;
+  using Layout = F32Layout;
+  static constexpr int kPack = 1;
+  static constexpr int kPendingGroups = 2;
+  static constexpr int kExp2Degree = 5;
+  struct Session {};
+
+  static typename Simd::Vec dot(const float* a, typename Simd::Vec b, typename Simd::Vec c) {
+    return Simd::multiply_add(Simd::broadcast(*a), b, c);
+  }
+
+  static void scores(const std::byte* keys, const float* q, int64_t head_dim, float* s) {
+    multiply<Derived, false>(reinterpret_cast<const float*>(keys), head_dim, 1, q, kGroupKeys,
+                             head_dim, s);
+  }
+
+  static void accumulate(const std::byte* const* values, int num, const float* p, int64_t head_dim,
+                         float* o) {
+    for (int g = 0; g < num; ++g) {
+      multiply<Derived, true>(reinterpret_cast<const float*>(values[g]), 1, head_dim,
+                              p + g * kGroupKeys * Derived::kRows, head_dim, kGroupKeys, o);
+    }
+  }
+
+  static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {
+    auto* k = reinterpret_cast<float*>(keys);
+    auto* v = reinterpret_cast<float*>(values);
+    uint32_t any_non_finite = 0;
+    for (int t = 0; t < kGroupKeys; ++t, k += job.head_dim, v += job.head_dim) {
+      if (t >= job.num_keys) {
+        std::memset(k, 0, sizeof(float) * static_cast<size_t>(job.head_dim));
+        std::memset(v, 0, sizeof(float) * static_cast<size_t>(job.head_dim));
+        continue;
+      }
+      Layout::copy_row(job.k[t], job.is_bf16, job.head_dim, k);
+      Layout::copy_row(job.v[t], job.is_bf16, job.head_dim, v);
+      auto* bits = reinterpret_cast<uint32_t*>(values) + t * job.head_dim;
+      for (int64_t d = 0; d < job.head_dim; ++d) {
+        const uint32_t is_non_finite = (bits[d] & 0x7f800000u) == 0x7f800000u ? ~0u : 0u;
+        any_non_finite |= is_non_finite;
+        bits[d] &= ~is_non_finite;
+      }
+    }
+    return any_non_finite != 0;
+  }
+};
+
+}  // namespace
+}  // namespace fovea::cpu

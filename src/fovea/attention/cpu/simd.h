@@ -1,0 +1,184 @@
+// Vectors of f32 through the compiler's vector extension, and what instruction sets do better.
+// Included only by the files that compile for one instruction set each.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace fovea::cpu {
+namespace {
+
+// Minimax polynomials of 2^x on [0, 1], relative error 2.6e-6 and 7.5e-8.
+template <int kDegree>
+struct Exp2Polynomial;
+template <>
+struct Exp2Polynomial<4> {
+  static constexpr float kC[] = {1.0000026226f, 0.6930038333f, 0.2414427548f, 0.0520114601f,
+                                 0.0135341672f};
+};
+template <>
+struct Exp2Polynomial<5> {
+  static constexpr float kC[] = {0.9999999404f, 0.6931530833f, 0.2401536107f,
+                                 0.0558263175f, 0.0089893397f, 0.0018775767f};
+};
+
+template <int kDegree, typename Vec>
+inline Vec exp2_polynomial(Vec fraction) {
+  Vec value = fraction * 0.0f + Exp2Polynomial<kDegree>::kC[kDegree];
+  for (int i = kDegree - 1; i >= 0; --i) value = value * fraction + Exp2Polynomial<kDegree>::kC[i];
+  return value;
+}
+
+// g++ 12 loses the attribute where the size depends on a template argument: spelled out.
+template <int kNumLanes>
+struct VectorTypes;
+template <>
+struct VectorTypes<4> {
+  typedef float Float __attribute__((vector_size(16)));
+  typedef int32_t Int __attribute__((vector_size(16)));
+};
+template <>
+struct VectorTypes<8> {
+  typedef float Float __attribute__((vector_size(32)));
+  typedef int32_t Int __attribute__((vector_size(32)));
+};
+template <>
+struct VectorTypes<16> {
+  typedef float Float __attribute__((vector_size(64)));
+  typedef int32_t Int __attribute__((vector_size(64)));
+};
+
+template <int kNumLanes>
+struct GenericSimd {
+  static constexpr int kLanes = kNumLanes;
+  using Vec = typename VectorTypes<kNumLanes>::Float;
+  using IntVec = typename VectorTypes<kNumLanes>::Int;
+
+  static Vec load(const float* p) {
+    Vec value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  }
+  static void store(float* p, Vec value) { std::memcpy(p, &value, sizeof(value)); }
+  static Vec broadcast(float value) { return value - Vec{}; }
+  static Vec max(Vec a, Vec b) { return a > b ? a : b; }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
+  static bool any_greater(Vec a, Vec b) {
+    const IntVec greater = a > b;
+    int32_t any = 0;
+    for (int i = 0; i < kNumLanes; ++i) any |= greater[i];
+    return any != 0;
+  }
+  static Vec zero_where_minus_infinity(Vec a) {
+    const Vec minus_infinity = broadcast(-std::numeric_limits<float>::infinity());
+    return a == minus_infinity ? Vec{} : a;
+  }
+  /// 2^x: 0 below -126, NaN for NaN; x must stay below 128.
+  template <int kDegree>
+  static Vec exp2(Vec x) {
+    const Vec lowest = broadcast(-126.0f);
+    const Vec clamped = x < lowest ? lowest : x;
+    constexpr float kRound =
+        12582912.0f;  // 1.5 * 2^23: adding it leaves an integer in the low bits
+    const Vec shifted = (clamped - 0.5f) + kRound;
+    const Vec fraction = clamped - (shifted - kRound);  // in [0, 1]
+    const Vec mantissa = exp2_polynomial<kDegree>(fraction);
+    IntVec bits, exponent;
+    std::memcpy(&bits, &mantissa, sizeof(bits));
+    std::memcpy(&exponent, &shifted, sizeof(exponent));
+    bits += exponent << 23;
+    Vec result;
+    std::memcpy(&result, &bits, sizeof(result));
+    result = x < lowest ? Vec{} : result;
+    return x == x ? result : x;
+  }
+};
+
+#if defined(__AVX2__)
+struct Avx2Simd : GenericSimd<8> {
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static bool any_greater(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+  }
+};
+#endif
+
+#if defined(__AVX512F__)
+struct Avx512Simd : GenericSimd<16> {
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+  static Vec zero_where_minus_infinity(Vec a) {
+    return _mm512_maskz_mov_ps(
+        _mm512_cmp_ps_mask(a, _mm512_set1_ps(-std::numeric_limits<float>::infinity()), _CMP_NEQ_UQ),
+        a);
+  }
+  template <int kDegree>
+  static Vec exp2(Vec x) {
+    constexpr auto& c = Exp2Polynomial<kDegree>::kC;
+    const __m512 fraction = _mm512_reduce_ps(x, 1);  // x - floor(x)
+    __m512 value = _mm512_set1_ps(c[kDegree]);
+    for (int i = kDegree - 1; i >= 0; --i) {
+      value = _mm512_fmadd_ps(value, fraction, _mm512_set1_ps(c[i]));
+    }
+    return _mm512_scalef_ps(value, x);  // times 2^floor(x)
+  }
+};
+
+/// Transposes 16 x 16 elements of 32 bits.
+inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  __m512i row[16], next[16];
+  for (int i = 0; i < 16; ++i) row[i] = _mm512_loadu_si512(src + i * src_stride);
+  for (int i = 0; i < 16; i += 2) {
+    next[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+    next[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    row[i] = _mm512_unpacklo_epi64(next[i], next[i + 2]);
+    row[i + 1] = _mm512_unpackhi_epi64(next[i], next[i + 2]);
+    row[i + 2] = _mm512_unpacklo_epi64(next[i + 1], next[i + 3]);
+    row[i + 3] = _mm512_unpackhi_epi64(next[i + 1], next[i + 3]);
+  }
+  // row[4 g + j] holds, in its 128-bit lane l, column 4 l + j of source rows 4 g ... 4 g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i a = _mm512_shuffle_i32x4(row[j], row[4 + j], 0x88);
+    const __m512i b = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0x88);
+    const __m512i c = _mm512_shuffle_i32x4(row[j], row[4 + j], 0xdd);
+    const __m512i d = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0xdd);
+    _mm512_storeu_si512(dst + j * dst_stride, _mm512_shuffle_i32x4(a, b, 0x88));
+    _mm512_storeu_si512(dst + (8 + j) * dst_stride, _mm512_shuffle_i32x4(a, b, 0xdd));
+    _mm512_storeu_si512(dst + (4 + j) * dst_stride, _mm512_shuffle_i32x4(c, d, 0x88));
+    _mm512_storeu_si512(dst + (12 + j) * dst_stride, _mm512_shuffle_i32x4(c, d, 0xdd));
+  }
+}
+#endif
+
+/// dst [cols, rows] = src [rows, cols] transposed, elements of 32 bits.
+inline void transpose_elements(const float* src, int64_t src_stride, float* dst, int64_t dst_stride,
+                               int64_t rows, int64_t cols) {
+#if defined(__AVX512F__)
+  if (rows % 16 == 0 && cols % 16 == 0) {
+    for (int64_t i = 0; i < rows; i += 16) {
+      for (int64_t j = 0; j < cols; j += 16) {
+        transpose_16x16(src + i * src_stride + j, src_stride, dst + j * dst_stride + i, dst_stride);
+      }
+    }
+    return;
+  }
+#endif
+  // As bits: a float register may quieten NaN patterns, and the elements may be pairs of bf16.
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      std::memcpy(dst + j * dst_stride + i, src + i * src_stride + j, sizeof(float));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fovea::cpu

@@ -1,0 +1,295 @@
+// Attention of one tile: the online softmax that all instruction sets share.
+//
+// Everything is transposed: logits are S^T [keys, rows], the output is O^T [head_dim, rows]. Rows
+// lie along the vector, so maxima, sums and rescaling are vertical operations, and the weights P^T
+// come out in the layout that the second product wants.
+//
+// Included only by the files that compile for one instruction set each, hence the unnamed
+// namespace: no function of one set may be merged with its twin of another.
+//
+// An Isa brings:
+//   Simd            vectors of f32: see GenericSimd
+//   kRows           rows of a tile
+//   kPack           keys (or channels) in one 32-bit element: 1 of f32, 2 of bf16
+//   kPendingGroups  groups whose weights are gathered before they meet their values
+//   kExp2Degree     of the polynomial for exp2
+//   Layout          how K and V are packed: see F32Layout
+//   scores(keys, q, head_dim, s)            S^T = K Q^T of one group
+//   accumulate(values, num, p, head_dim, o) O^T += V^T P^T of `num` groups
+//   pack_weights(a, b)                      one element from a (even key) and b (odd key); kPack 2
+//   Session         an object that lives as long as the tile: sets up and restores the machine
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "fovea/attention/cpu/simd.h"
+#include "fovea/attention/cpu/tile_kernel.h"
+
+namespace fovea::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+// Weights may grow to 2^8 before O and the sums are rescaled: f32 and bf16 do not notice, and after
+// the first few keys of a row rescaling almost never happens.
+constexpr float kSlackLog2 = 8.0f;
+
+template <int64_t kAlign>
+constexpr int64_t round_up(int64_t value) {
+  return (value + kAlign - 1) / kAlign * kAlign;
+}
+
+inline float bf16_to_f32(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+inline uint16_t f32_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+}
+
+template <class Isa>
+class TileAttention {
+  using Simd = typename Isa::Simd;
+  using Vec = typename Simd::Vec;
+  static constexpr int kRows = Isa::kRows;
+  static constexpr int kLanes = Simd::kLanes;
+  static constexpr int kVecs = kRows / kLanes;
+  static constexpr int kKeys = static_cast<int>(kGroupKeys);
+  static constexpr int kWeightRows = kKeys / Isa::kPack;  // elements of one group and row
+
+ public:
+  static int64_t scratch_bytes(int64_t head_dim) {
+    return Offsets(head_dim).end * static_cast<int64_t>(sizeof(float));
+  }
+
+  TileAttention(const TileJob& job, std::byte* scratch)
+      : job_(job), scale_log2_(job.softmax_scale * 1.44269504088896341f) {
+    const Offsets offsets(job.head_dim);
+    float* base = reinterpret_cast<float*>(scratch);
+    q_ = base;
+    s_ = base + offsets.s;
+    p_ = base + offsets.p;
+    o_ = base + offsets.o;
+    rows_ = base + offsets.rows;
+    max_ = base + offsets.max;
+    sum_ = max_ + kRows;
+  }
+
+  void run() {
+    load_queries();
+    for (int r = 0; r < kRows; ++r) {
+      max_[r] = kMinusInfinity;
+      sum_[r] = 0;
+    }
+    std::memset(o_, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
+    for (const TilePass& pass : job_.passes) walk(pass);
+    store_outputs();
+  }
+
+ private:
+  // Where each array starts in the scratch, in floats.
+  struct Offsets {
+    explicit Offsets(int64_t head_dim) {
+      const int64_t channels = Isa::Layout::padded_head_dim(head_dim);
+      s = channels / Isa::kPack * kRows;
+      p = s + kKeys * kRows;
+      o = p + Isa::kPendingGroups * kWeightRows * kRows;
+      rows = o + head_dim * kRows;
+      max = rows + channels * kRows;
+      end = max + 2 * kRows;
+    }
+    int64_t s, p, o, rows, max, end;
+  };
+
+  // Rows of q, converted and zero-padded, then transposed to Q^T [elements of head_dim, rows].
+  void load_queries() {
+    const int64_t channels = Isa::Layout::padded_head_dim(job_.head_dim);
+    const int64_t row_elements = channels / Isa::kPack;
+    std::memset(rows_, 0, sizeof(float) * static_cast<size_t>(row_elements * kRows));
+    for (int r = 0; r < job_.num_rows; ++r) {
+      Isa::Layout::copy_row(job_.q[r], job_.is_bf16, job_.head_dim, rows_ + r * row_elements);
+    }
+    transpose_elements(rows_, row_elements, q_, kRows, kRows, row_elements);
+  }
+
+  void walk(const TilePass& pass) {
+    const int64_t key_bytes = Isa::Layout::key_group_bytes(job_.head_dim);
+    const int64_t value_bytes = Isa::Layout::value_group_bytes(job_.head_dim);
+    for (const KeyGroup& group : pass.groups) {
+      Isa::scores(pass.kv.keys + group.index * key_bytes, q_, job_.head_dim, s_);
+      if (pass.logit_bias != 0) add_bias(pass.logit_bias);
+      if (group.is_masked) mask_rows(pass, group.index);
+      if (group.keys != ~0u) mask_keys(group.keys);
+      if (num_pending_ == Isa::kPendingGroups) flush();
+      update_max();
+      add_weights(p_ + num_pending_ * kWeightRows * kRows);
+      pending_[num_pending_++] = pass.kv.values + group.index * value_bytes;
+    }
+    flush();
+  }
+
+  void add_bias(float bias) {
+    for (int i = 0; i < kKeys * kRows; ++i) s_[i] += bias;
+  }
+
+  // Rows past num_rows are of zeros and read as the last row does; nobody looks at them.
+  void mask_rows(const TilePass& pass, int64_t group_index) {
+    int32_t begin[kRows], end[kRows];
+    const auto first_key = static_cast<int32_t>(group_index * kKeys);
+    for (int r = 0; r < kRows; ++r) {
+      const int row = r < job_.num_rows ? r : job_.num_rows - 1;
+      begin[r] = pass.begin[row] - first_key;
+      end[r] = pass.end[row] - first_key;
+    }
+    for (int t = 0; t < kKeys; ++t) {
+      float* s = s_ + t * kRows;
+      for (int r = 0; r < kRows; ++r) {
+        s[r] = (t >= begin[r]) & (t < end[r]) ? s[r] : kMinusInfinity;
+      }
+    }
+  }
+
+  void mask_keys(uint32_t keys) {
+    for (int t = 0; t < kKeys; ++t) {
+      if ((keys >> t & 1u) != 0) continue;
+      for (int r = 0; r < kRows; ++r) s_[t * kRows + r] = kMinusInfinity;
+    }
+  }
+
+  // Raises the rows' maxima where this group's logits exceed them by more than the slack.
+  void update_max() {
+    const float slack = kSlackLog2 / scale_log2_;
+    bool must_rescale = false;
+    Vec group_max[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const float* s = s_ + v * kLanes;
+      Vec a = Simd::load(s), b = Simd::load(s + kRows);
+      Vec c = Simd::load(s + 2 * kRows), d = Simd::load(s + 3 * kRows);
+      for (int t = 4; t < kKeys; t += 4) {
+        a = Simd::max(a, Simd::load(s + t * kRows));
+        b = Simd::max(b, Simd::load(s + (t + 1) * kRows));
+        c = Simd::max(c, Simd::load(s + (t + 2) * kRows));
+        d = Simd::max(d, Simd::load(s + (t + 3) * kRows));
+      }
+      group_max[v] = Simd::max(Simd::max(a, b), Simd::max(c, d));
+      const Vec limit = Simd::load(max_ + v * kLanes) + slack;
+      must_rescale |= Simd::any_greater(group_max[v], limit);
+    }
+    if (!must_rescale) return;
+    flush();  // pending weights were taken against the old maxima
+    float factor[kRows];
+    for (int v = 0; v < kVecs; ++v) {
+      for (int i = 0; i < kLanes; ++i) {
+        const int r = v * kLanes + i;
+        const float old_max = max_[r];
+        const float new_max = group_max[v][i] > old_max ? group_max[v][i] : old_max;
+        factor[r] = old_max == new_max ? 1.0f : std::exp2((old_max - new_max) * scale_log2_);
+        max_[r] = new_max;
+        sum_[r] *= factor[r];
+      }
+    }
+    for (int64_t d = 0; d < job_.head_dim; ++d) {
+      for (int r = 0; r < kRows; ++r) o_[d * kRows + r] *= factor[r];
+    }
+  }
+
+  // P^T = exp2((S^T - max) * scale), in the layout of the second product, and its sums.
+  void add_weights(float* p) {
+    for (int v = 0; v < kVecs; ++v) {
+      // Rows that have seen nothing yet: exp2(-inf - 0) is 0, exp2(-inf - -inf) would be NaN.
+      const Vec max = Simd::zero_where_minus_infinity(Simd::load(max_ + v * kLanes));
+      const Vec scale = Simd::broadcast(scale_log2_);
+      Vec sum_a = Simd::load(sum_ + v * kLanes), sum_b = Simd::broadcast(0);
+      const float* s = s_ + v * kLanes;
+      for (int t = 0; t < kKeys; t += 2) {
+        // The difference first: a fused s * scale - max * scale loses all digits of huge logits.
+        const Vec a =
+            Simd::template exp2<Isa::kExp2Degree>((Simd::load(s + t * kRows) - max) * scale);
+        const Vec b =
+            Simd::template exp2<Isa::kExp2Degree>((Simd::load(s + (t + 1) * kRows) - max) * scale);
+        sum_a += a;
+        sum_b += b;
+        if constexpr (Isa::kPack == 1) {
+          Simd::store(p + t * kRows + v * kLanes, a);
+          Simd::store(p + (t + 1) * kRows + v * kLanes, b);
+        } else {
+          Isa::pack_weights(p + t / 2 * kRows + v * kLanes, a, b);
+        }
+      }
+      Simd::store(sum_ + v * kLanes, sum_a + sum_b);
+    }
+  }
+
+  void flush() {
+    if (num_pending_ > 0) Isa::accumulate(pending_, num_pending_, p_, job_.head_dim, o_);
+    num_pending_ = 0;
+  }
+
+  void store_outputs() {
+    const int64_t head_dim = job_.head_dim;
+    transpose_elements(o_, kRows, rows_, head_dim, head_dim, kRows);
+    for (int r = 0; r < job_.num_rows; ++r) {
+      float max = max_[r] == kMinusInfinity ? kMinusInfinity : max_[r] * job_.softmax_scale;
+      float sum = sum_[r];
+      float factor = 1;  // of what has been summed, against the sink
+      if (job_.sinks != nullptr) {
+        const float sink = job_.sinks[r];
+        const float new_max = max > sink ? max : sink;
+        factor = max == new_max ? 1.0f : std::exp(max - new_max);
+        if (new_max != kMinusInfinity) sum = sum * factor + std::exp(sink - new_max);
+        max = new_max;
+      }
+      const bool is_empty = sum == 0;
+      const float inverse = is_empty ? 0.0f : factor / sum;
+      if (job_.lse[r] != nullptr) {
+        *job_.lse[r] = is_empty ? kMinusInfinity : max + std::log(sum);
+      }
+      const float* o = rows_ + r * head_dim;
+      if (job_.is_bf16) {
+        auto* out = reinterpret_cast<uint16_t*>(job_.out[r]);
+        for (int64_t d = 0; d < head_dim; ++d) out[d] = f32_to_bf16(o[d] * inverse);
+      } else {
+        auto* out = reinterpret_cast<float*>(job_.out[r]);
+        for (int64_t d = 0; d < head_dim; ++d) out[d] = o[d] * inverse;
+      }
+    }
+  }
+
+  const TileJob& job_;
+  const float scale_log2_;
+  int num_pending_ = 0;
+  const std::byte* pending_[Isa::kPendingGroups] = {};
+  float *q_, *s_, *p_, *o_, *rows_, *max_, *sum_;
+};
+
+/// The table of one instruction set.
+template <class Isa>
+const TileKernel& make_tile_kernel() {
+  static const TileKernel kernel = {
+      Isa::kRows,
+      [](int64_t head_dim, bool is_bf16) {
+        return head_dim % 16 == 0 && head_dim <= 256 && (is_bf16 || Isa::kPack == 1);
+      },
+      &Isa::Layout::key_group_bytes,
+      &Isa::Layout::value_group_bytes,
+      &TileAttention<Isa>::scratch_bytes,
+      &Isa::pack,
+      [](const TileJob& job, std::byte* scratch) {
+        [[maybe_unused]] const typename Isa::Session session;
+        TileAttention<Isa>(job, scratch).run();
+      },
+  };
+  return kernel;
+}
+
+}  // namespace
+}  // namespace fovea::cpu

@@ -1,0 +1,78 @@
+// What the tile walk (prefill.cc, plain C++) and the kernels (one file per instruction set) say to
+// each other. A tile is a few query rows that see the same KV head; keys come in packed groups.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fovea::cpu {
+
+constexpr int64_t kGroupKeys = 32;
+constexpr int32_t kMaxTileRows = 64;
+
+/// Some keys that a tile reads: bit i of `keys` is key kGroupKeys * index + i. Rows that do not all
+/// see all of the group need `is_masked`, which applies TilePass::begin and end.
+struct KeyGroup {
+  int32_t index;
+  uint32_t keys;
+  bool is_masked;
+};
+
+/// Keys of one (sequence, KV head), in the kernel's own layout, groups one after the other.
+struct PackedKv {
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+};
+
+/// One walk over packed keys: the KV cache, or the means of its blocks.
+struct TilePass {
+  PackedKv kv;
+  std::span<const KeyGroup> groups;
+  const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed
+  const int32_t* end = nullptr;
+  float logit_bias = 0;  // added to q.k, before the softmax scale
+};
+
+struct TileJob {
+  int64_t head_dim = 0;
+  bool is_bf16 = false;
+  float softmax_scale = 0;
+  int32_t num_rows = 0;
+  const std::byte* const* q = nullptr;  // [num_rows]
+  std::span<const TilePass> passes;
+  const float* sinks = nullptr;     // [num_rows]; null without sinks
+  std::byte* const* out = nullptr;  // [num_rows]
+  float* const* lse = nullptr;      // [num_rows]; null where nobody asks
+};
+
+/// Up to kGroupKeys rows of K and V on their way into the packed layout.
+struct PackJob {
+  int64_t head_dim = 0;
+  bool is_bf16 = false;
+  int32_t num_keys = 0;
+  const std::byte* k[kGroupKeys];
+  const std::byte* v[kGroupKeys];
+};
+
+/// One instruction set. Keys and values are packed with zeros beyond num_keys, and with zeros for
+/// NaN and Inf values, so that a weight of 0 hides whatever it must (0 x NaN is NaN): such values
+/// are added to the rows that see them afterwards.
+struct TileKernel {
+  int32_t tile_rows;
+  bool (*supports)(int64_t head_dim, bool is_bf16);
+  int64_t (*key_group_bytes)(int64_t head_dim);
+  int64_t (*value_group_bytes)(int64_t head_dim);
+  int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread, 64-byte aligned
+  /// Returns whether a value was NaN or Inf.
+  bool (*pack)(const PackJob& job, std::byte* keys, std::byte* values);
+  void (*attend)(const TileJob& job, std::byte* scratch);
+};
+
+const TileKernel& portable_tile_kernel();
+const TileKernel& avx2_tile_kernel();
+const TileKernel& avx512_tile_kernel();
+const TileKernel& avx512_bf16_tile_kernel();
+const TileKernel& amx_bf16_tile_kernel();
+
+}  // namespace fovea::cpu

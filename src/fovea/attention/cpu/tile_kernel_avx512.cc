@@ -1,0 +1,17 @@
+// Tiles with AVX-512.
+#include "fovea/attention/cpu/f32_kernel.h"
+
+namespace fovea::cpu {
+namespace {
+
+struct Avx512Isa : F32Isa<Avx512Isa, Avx512Simd> {
+  static constexpr int kRows = 64;
+  static constexpr int kRowsAtOnce = 4;
+  static constexpr int kVecsAtOnce = 4;
+};
+
+}  // namespace
+
+const TileKernel& avx512_tile_kernel() { return make_tile_kernel<Avx512Isa>(); }
+
+}  // namespace fovea::cpu
