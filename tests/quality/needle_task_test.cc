@@ -52,20 +52,41 @@ TEST(NeedleNames, KeepsLowerCaseWordsOfOneToken) {
   EXPECT_THAT(needle_names("grape_x apples", encode), ElementsAre());
 }
 
+bool ends_with(std::span<const int32_t> tokens, const std::vector<int32_t>& end) {
+  return tokens.size() >= end.size() && std::equal(end.rbegin(), end.rend(), tokens.rbegin());
+}
+
 TEST(NeedleTask, HasTheLengthTheFactOnceAndTheQuestionLast) {
   const auto filler = filler_tokens(5000);
   for (int64_t index = 0; index < 8; ++index) {
     const NeedleTask task =
         make_needle_task({.length = 1000, .bos_id = 7}, index, 8, filler, kNames, encode);
-    EXPECT_EQ(task.prompt.size(), 1000u);
-    EXPECT_EQ(task.prompt.front(), 7);
-    EXPECT_EQ(occurrences(task.prompt, encode(task.fact)), 1);
-    const auto question = encode(task.question);
-    EXPECT_TRUE(std::equal(question.rbegin(), question.rend(), task.prompt.rbegin()));
-    EXPECT_THAT(task.fact, HasSubstr(task.answer));
-    EXPECT_EQ(task.answer.size(), 5u);
-    EXPECT_GE(task.depth, 0.97 * static_cast<double>(index) / 8);
-    EXPECT_LT(task.depth, 0.97 * static_cast<double>(index + 1) / 8);
+    ASSERT_EQ(task.questions.size(), 1u);
+    const NeedleQuestion& question = task.questions[0];
+    EXPECT_EQ(task.tokens.size(), 1000u);
+    EXPECT_EQ(task.tokens.front(), 7);
+    EXPECT_EQ(occurrences(task.tokens, encode(question.fact)), 1);
+    EXPECT_TRUE(ends_with(task.prompt(), encode(question.text + " ")));
+    EXPECT_TRUE(ends_with(task.tokens, encode(question.text + " " + question.answer)));
+    EXPECT_THAT(question.fact, HasSubstr(question.answer));
+    EXPECT_EQ(question.answer.size(), 5u);
+    EXPECT_GE(question.depth, 0.97 * static_cast<double>(index) / 8);
+    EXPECT_LT(question.depth, 0.97 * static_cast<double>(index + 1) / 8);
+  }
+}
+
+TEST(NeedleTask, AnswersStandWhereTheQuestionsSay) {
+  const NeedleTask task =
+      make_needle_task({.length = 2000, .num_questions = 3, .num_distractors = 5}, 0, 1,
+                       filler_tokens(5000), kNames, encode);
+  ASSERT_EQ(task.questions.size(), 3u);
+  EXPECT_EQ(task.tokens.size(), 2000u);
+  for (const NeedleQuestion& question : task.questions) {
+    EXPECT_EQ(occurrences(task.tokens, encode(question.fact)), 1);
+    const auto at = static_cast<size_t>(question.answer_begin);
+    EXPECT_TRUE(std::equal(question.answer_tokens.begin(), question.answer_tokens.end(),
+                           task.tokens.begin() + static_cast<ptrdiff_t>(at)));
+    EXPECT_TRUE(ends_with(std::span(task.tokens).first(at), encode(question.text + " ")));
   }
 }
 
@@ -73,28 +94,31 @@ TEST(NeedleTask, LeavesTheFillerInOrder) {
   const NeedleTask task = make_needle_task({.length = 400, .num_distractors = 2}, 1, 2,
                                            filler_tokens(5000), kNames, encode);
   std::vector<int32_t> kept;
-  std::copy_if(task.prompt.begin(), task.prompt.end(), std::back_inserter(kept),
+  std::copy_if(task.tokens.begin(), task.tokens.end(), std::back_inserter(kept),
                [](int32_t token) { return token >= 1000; });
   ASSERT_GT(kept.size(), 200u);
   for (size_t i = 1; i < kept.size(); ++i) EXPECT_EQ(kept[i], kept[i - 1] + 1);
 }
 
-TEST(NeedleTask, DistractorsHaveTheSameForm) {
-  const NeedleTask task = make_needle_task({.length = 1000, .num_distractors = 2}, 0, 1,
+TEST(NeedleTask, DistractorsHaveTheSameFormAndShareNames) {
+  const NeedleTask task = make_needle_task({.length = 1500, .num_distractors = 11}, 0, 1,
                                            filler_tokens(2000), kNames, encode);
-  EXPECT_EQ(occurrences(task.prompt, encode(" code of")), 4);  // three facts and the question
-  EXPECT_EQ(occurrences(task.prompt, encode(task.fact)), 1);
+  EXPECT_EQ(occurrences(task.tokens, encode(" code of")), 13);  // twelve facts and the question
+  EXPECT_EQ(occurrences(task.tokens, encode(task.questions[0].fact)), 1);
+  EXPECT_EQ(occurrences(task.tokens, {300}) + occurrences(task.tokens, {301}) +
+                occurrences(task.tokens, {302}),
+            13);
 }
 
 TEST(NeedleTask, DependsOnSeedAndIndexAlone) {
   const auto filler = filler_tokens(5000);
   const NeedleTask a = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
   const NeedleTask b = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
-  EXPECT_EQ(a.prompt, b.prompt);
-  EXPECT_NE(a.prompt,
-            make_needle_task({.length = 500, .seed = 3}, 2, 4, filler, kNames, encode).prompt);
-  EXPECT_NE(a.prompt,
-            make_needle_task({.length = 500, .seed = 4}, 1, 4, filler, kNames, encode).prompt);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_NE(a.tokens,
+            make_needle_task({.length = 500, .seed = 3}, 2, 4, filler, kNames, encode).tokens);
+  EXPECT_NE(a.tokens,
+            make_needle_task({.length = 500, .seed = 4}, 1, 4, filler, kNames, encode).tokens);
 }
 
 std::string error_of(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
@@ -110,8 +134,12 @@ std::string error_of(const NeedleSettings& settings, int64_t index, int64_t num_
 TEST(NeedleTask, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of({.length = 20}, 0, 1, 5000), HasSubstr("20 tokens has no room"));
   EXPECT_THAT(error_of({.length = 9000}, 0, 1, 5000), HasSubstr("the text has 5000 tokens"));
-  EXPECT_THAT(error_of({.length = 900, .num_distractors = 3}, 0, 1, 5000),
-              HasSubstr("4 facts need"));
+  EXPECT_THAT(error_of({.length = 900, .num_distractors = 72}, 0, 1, 5000),
+              HasSubstr("73 facts need more names than the 3"));
+  EXPECT_THAT(error_of({.length = 900, .num_questions = 0}, 0, 1, 5000),
+              HasSubstr("num_questions must be positive, is 0"));
+  EXPECT_THAT(error_of({.length = 900, .num_distractors = INT64_MAX}, 0, 1, 5000),
+              HasSubstr("overflows"));
   EXPECT_THAT(error_of({.length = 900}, 2, 2, 5000), HasSubstr("task 2 is not one of 2"));
 }
 

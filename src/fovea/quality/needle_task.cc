@@ -6,7 +6,7 @@
 #include <array>
 #include <set>
 
-#include "fovea/base/error.h"
+#include "fovea/base/checked_math.h"
 
 namespace fovea::quality {
 namespace {
@@ -43,7 +43,66 @@ struct Fact {
   std::string value;
   double depth = 0;
   std::vector<int32_t> tokens;
+
+  std::string text() const { return fmt::format(" The {} is {}.", subject, value); }
 };
+
+template <typename T>
+T draw_and_remove(std::vector<T>& from, Random& random) {
+  const auto pick = from.begin() + random.below(static_cast<int64_t>(from.size()));
+  T drawn = *pick;
+  from.erase(pick);
+  return drawn;
+}
+
+// Pairs of an adjective and a name, each pair once, over few names when there are many facts.
+std::vector<std::string> draw_subjects(int64_t num_facts, std::span<const std::string> names,
+                                       Random& random) {
+  constexpr int64_t kFactsPerName = 4;
+  const int64_t num_names = std::min<int64_t>(static_cast<int64_t>(names.size()),
+                                              std::max<int64_t>(8, num_facts / kFactsPerName));
+  check_argument(num_facts <= num_names * static_cast<int64_t>(kAdjectives.size()),
+                 "{} facts need more names than the {} that the text gave", num_facts,
+                 names.size());
+  std::vector<std::string> unused(names.begin(), names.end());
+  std::vector<std::string> subjects;
+  for (int64_t i = 0; i < num_names; ++i) {
+    const std::string name = draw_and_remove(unused, random);
+    for (const std::string_view adjective : kAdjectives) {
+      subjects.push_back(fmt::format("{} code of {}", adjective, name));
+    }
+  }
+  std::vector<std::string> drawn;
+  for (int64_t i = 0; i < num_facts; ++i) drawn.push_back(draw_and_remove(subjects, random));
+  return drawn;
+}
+
+void append(std::vector<int32_t>& to, std::span<const int32_t> tokens) {
+  to.insert(to.end(), tokens.begin(), tokens.end());
+}
+
+// The questions as they will stand at the end of the text, answer_begin counted from the first.
+std::vector<int32_t> ask(std::span<const Fact> facts, const EncodeFunction& encode,
+                         std::vector<NeedleQuestion>& questions) {
+  std::vector<int32_t> tokens;
+  const std::vector<int32_t> blank = encode(" ");
+  const std::vector<int32_t> stop = encode(".");
+  for (const Fact& fact : facts) {
+    NeedleQuestion question;
+    question.fact = fact.text();
+    question.text = fmt::format(" Recall: the {} is", fact.subject);
+    question.answer = fact.value;
+    question.depth = fact.depth;
+    question.answer_tokens = encode(fact.value);
+    if (!questions.empty()) append(tokens, stop);
+    append(tokens, encode(question.text));
+    append(tokens, blank);
+    question.answer_begin = static_cast<int64_t>(tokens.size());
+    append(tokens, question.answer_tokens);
+    questions.push_back(std::move(question));
+  }
+  return tokens;
+}
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_word(char c) {
@@ -76,39 +135,34 @@ NeedleTask make_needle_task(const NeedleSettings& settings, int64_t index, int64
                             const EncodeFunction& encode) {
   check_argument(num_tasks > 0 && index >= 0 && index < num_tasks,
                  "needle task {} is not one of {}", index, num_tasks);
+  check_argument(settings.num_questions > 0, "num_questions must be positive, is {}",
+                 settings.num_questions);
   check_argument(settings.num_distractors >= 0, "num_distractors must not be negative, is {}",
                  settings.num_distractors);
-  const int64_t num_facts = settings.num_distractors + 1;
-  check_argument(static_cast<int64_t>(names.size()) >= num_facts,
-                 "{} facts need as many names, the text gave {}", num_facts, names.size());
+  const int64_t num_facts = checked_add(settings.num_questions, settings.num_distractors, "facts");
+  check_argument(num_facts < settings.length,
+                 "a prompt of {} tokens has no room for {} facts and a question", settings.length,
+                 num_facts);
 
   Random random(settings.seed * 1000003u + static_cast<uint64_t>(index));
-  std::vector<std::string> unused(names.begin(), names.end());
   std::vector<Fact> facts(static_cast<size_t>(num_facts));
+  const std::vector<std::string> subjects = draw_subjects(num_facts, names, random);
   int64_t fact_tokens = 0;
-  for (Fact& fact : facts) {
-    const auto pick = static_cast<size_t>(random.below(static_cast<int64_t>(unused.size())));
-    const auto adjective = static_cast<size_t>(random.below(kAdjectives.size()));
-    fact.subject = fmt::format("{} code of {}", kAdjectives[adjective], unused[pick]);
-    unused.erase(unused.begin() + static_cast<ptrdiff_t>(pick));
-    fact.value = fmt::format("{:05}", random.below(100000));
-    const bool asked = &fact == &facts.front();
-    const double position =
-        asked ? (static_cast<double>(index) + random.unit()) / static_cast<double>(num_tasks)
-              : random.unit();
-    fact.depth = 0.97 * position;
-    fact.tokens = encode(fmt::format(" The {} is {}.", fact.subject, fact.value));
-    fact_tokens += static_cast<int64_t>(fact.tokens.size());
+  for (size_t i = 0; i < facts.size(); ++i) {
+    facts[i].subject = subjects[i];
+    facts[i].value = fmt::format("{:05}", random.below(100000));
+    const double position = num_facts > 1 ? random.unit()
+                                          : (static_cast<double>(index) + random.unit()) /
+                                                static_cast<double>(num_tasks);
+    facts[i].depth = 0.97 * position;
+    facts[i].tokens = encode(facts[i].text());
+    fact_tokens += static_cast<int64_t>(facts[i].tokens.size());
   }
 
   NeedleTask task;
-  task.fact = fmt::format(" The {} is {}.", facts[0].subject, facts[0].value);
-  task.question = fmt::format(" Recall: the {} is", facts[0].subject);
-  task.answer = facts[0].value;
-  task.depth = facts[0].depth;
-  const std::vector<int32_t> question = encode(task.question);
-
-  const int64_t num_filler = settings.length - fact_tokens - static_cast<int64_t>(question.size()) -
+  const std::vector<int32_t> asked = ask(
+      std::span(facts).first(static_cast<size_t>(settings.num_questions)), encode, task.questions);
+  const int64_t num_filler = settings.length - fact_tokens - static_cast<int64_t>(asked.size()) -
                              (settings.bos_id ? 1 : 0);
   check_argument(num_filler > 0, "a prompt of {} tokens has no room for {} facts and a question",
                  settings.length, num_facts);
@@ -118,20 +172,22 @@ NeedleTask make_needle_task(const NeedleSettings& settings, int64_t index, int64
   filler = filler.subspan(static_cast<size_t>(random.below(num_available - num_filler + 1)),
                           static_cast<size_t>(num_filler));
 
-  std::sort(facts.begin(), facts.end(),
-            [](const Fact& a, const Fact& b) { return a.depth < b.depth; });
-  task.prompt.reserve(static_cast<size_t>(settings.length));
-  if (settings.bos_id) task.prompt.push_back(*settings.bos_id);
-  auto next = filler.begin();
+  std::stable_sort(facts.begin(), facts.end(),
+                   [](const Fact& a, const Fact& b) { return a.depth < b.depth; });
+  task.tokens.reserve(static_cast<size_t>(settings.length));
+  if (settings.bos_id) task.tokens.push_back(*settings.bos_id);
+  size_t next = 0;
   for (const Fact& fact : facts) {
-    const auto cut =
-        filler.begin() + static_cast<ptrdiff_t>(fact.depth * static_cast<double>(num_filler));
-    task.prompt.insert(task.prompt.end(), next, cut);
-    task.prompt.insert(task.prompt.end(), fact.tokens.begin(), fact.tokens.end());
+    const auto cut = static_cast<size_t>(fact.depth * static_cast<double>(num_filler));
+    append(task.tokens, filler.subspan(next, cut - next));
+    append(task.tokens, fact.tokens);
     next = cut;
   }
-  task.prompt.insert(task.prompt.end(), next, filler.end());
-  task.prompt.insert(task.prompt.end(), question.begin(), question.end());
+  append(task.tokens, filler.subspan(next));
+  for (NeedleQuestion& question : task.questions) {
+    question.answer_begin += static_cast<int64_t>(task.tokens.size());
+  }
+  append(task.tokens, asked);
   return task;
 }
 

@@ -15,30 +15,46 @@ namespace fovea::quality {
 using EncodeFunction = std::function<std::vector<int32_t>(std::string_view)>;
 
 struct NeedleSettings {
-  int64_t length = 32768;                        // tokens of the whole prompt
+  int64_t length = 32768;                        // tokens of the whole prompt and its last answer
   std::optional<int32_t> bos_id = std::nullopt;  // first token of the prompt, if the model has one
-  int64_t num_distractors = 0;                   // facts of the same form about other things
+  int64_t num_questions = 1;    // each about a fact of its own, all but the last one answered
+  int64_t num_distractors = 0;  // more facts of the same form, that nobody asks about
   uint64_t seed = 1;
 };
 
-/// One prompt. It ends in the middle of a sentence that only the fact completes.
+struct NeedleQuestion {
+  std::string fact;    // " The red code of apple is 12345."
+  std::string text;    // " Recall: the red code of apple is"
+  std::string answer;  // "12345"
+  double depth = 0;    // where the fact stands, 0 (beginning) ... 1 (end)
+  std::vector<int32_t> answer_tokens;
+  int64_t answer_begin = 0;  // place of answer_tokens[0] in NeedleTask::tokens
+};
+
+/// One text with facts in it, its questions at the end. tokens[0, questions.back().answer_begin) is
+/// a prompt that ends in the middle of a sentence which only the fact completes.
 struct NeedleTask {
-  std::vector<int32_t> prompt;
-  std::string fact;      // " The red code of apple is 12345."
-  std::string question;  // " Recall: the red code of apple is"
-  std::string answer;    // "12345"
-  double depth = 0;      // where the fact stands, 0 (beginning) ... 1 (end)
+  std::vector<int32_t> tokens;
+  std::vector<NeedleQuestion> questions;
+
+  /// Everything before the last answer.
+  std::span<const int32_t> prompt() const {
+    return std::span(tokens).first(static_cast<size_t>(questions.back().answer_begin));
+  }
 };
 
 /// Words that `encode` makes one token of when they follow a space: names for facts to be about.
 /// Drawn from `text`: lower-case ASCII words of four letters or more, sorted, each once.
 std::vector<std::string> needle_names(std::string_view text, const EncodeFunction& encode);
 
-/// Makes task `index` of `num_tasks`: the same arguments give the same task. Facts lie at depths
-/// spread evenly over the tasks (in (index + random) / num_tasks of the first 97 %); the text
-/// around them is a stretch of `filler` from a random place. Throws kInvalidArgument when `filler`
-/// is shorter than the prompt, the prompt too short for its facts, or there are fewer names than
-/// facts.
+/// Makes task `index` of `num_tasks`: the same arguments give the same task.
+///
+/// With one question and no distractor the facts of the tasks lie at depths spread evenly over them
+/// (task `index` in (index + random) / num_tasks of the first 97 %); else depths are random. Facts
+/// share names and adjectives, four facts a name or so, so that only the pair tells one from its
+/// look-alikes. The text around them is a stretch of `filler` from a random place. Throws
+/// kInvalidArgument when `filler` is shorter than the prompt, the prompt too short for its facts,
+/// or the names too few for them.
 NeedleTask make_needle_task(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
                             std::span<const int32_t> filler, std::span<const std::string> names,
                             const EncodeFunction& encode);
