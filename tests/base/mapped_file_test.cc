@@ -3,29 +3,29 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 #include "fovea/base/error.h"
+#include "tests/support/temp_dir.h"
 
 namespace fovea {
 namespace {
 
 TEST(MappedFile, ReadsWhatWasWrittenAndSurvivesMoves) {
-  const std::string path = testing::TempDir() + "mapped_file_test.bin";
+  const test::TempDir temp;
+  const std::string path = temp.file("some.bin");
   std::ofstream(path, std::ios::binary) << "fovea";
   MappedFile first(path);
   MappedFile second(std::move(first));
   ASSERT_EQ(second.size(), 5);
   EXPECT_EQ(static_cast<char>(second.bytes()[4]), 'a');
-  std::filesystem::remove(path);
 }
 
 TEST(MappedFile, EmptyFileIsAnEmptySpan) {
-  const std::string path = testing::TempDir() + "mapped_file_empty.bin";
+  const test::TempDir temp;
+  const std::string path = temp.file("empty.bin");
   std::ofstream(path, std::ios::binary).flush();
   EXPECT_TRUE(MappedFile(path).bytes().empty());
-  std::filesystem::remove(path);
 }
 
 TEST(MappedFile, NamesThePathThatCannotBeRead) {

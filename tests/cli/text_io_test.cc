@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "fovea/base/error.h"
+#include "tests/support/temp_dir.h"
 
 namespace fovea::cli {
 namespace {
@@ -36,11 +37,8 @@ TEST(CheckUtf8, NamesTheFirstBadByte) {
 
 class OutputFileTest : public testing::Test {
  protected:
-  OutputFileTest() : folder_(testing::TempDir() + "output_file_test") {
-    std::filesystem::create_directories(folder_);
-  }
-  ~OutputFileTest() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  const test::TempDir temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(OutputFileTest, KeepsTheOldContentUntilWritten) {

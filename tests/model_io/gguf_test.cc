@@ -5,11 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "tests/model_io/expect_error.h"
 #include "tests/model_io/gguf_builder.h"
+#include "tests/support/temp_dir.h"
 
 namespace fovea {
 namespace {
@@ -154,7 +154,8 @@ TEST(Gguf, ViewsSurviveMovesOfAnOpenedFile) {
   GgufBuilder file;
   file.add_string("general.name", "moved");
   file.add_f32("x", {1}, {5});
-  const std::string path = testing::TempDir() + "gguf_test_moved.gguf";
+  const test::TempDir temp;
+  const std::string path = temp.file("moved.gguf");
   std::ofstream(path, std::ios::binary) << file.build();
   Gguf first = Gguf::open(path);
   const Gguf second = std::move(first);
@@ -162,7 +163,6 @@ TEST(Gguf, ViewsSurviveMovesOfAnOpenedFile) {
   float value = 0.0f;
   std::memcpy(&value, second.find_tensor("x")->bytes.data(), 4);
   EXPECT_EQ(value, 5.0f);
-  std::filesystem::remove(path);
 }
 
 TEST(Gguf, ACutAnywhereIsAnError) {

@@ -9,6 +9,7 @@
 #include "tests/model_io/expect_error.h"
 #include "tests/model_io/gguf_builder.h"
 #include "tests/model_io/safetensors_builder.h"
+#include "tests/support/temp_dir.h"
 
 namespace fovea {
 namespace {
@@ -140,12 +141,6 @@ TEST(Safetensors, RefusesRangesThatDoNotFitShapeOrFile) {
 
 class ShardedFolder : public testing::Test {
  protected:
-  ShardedFolder() : folder_(testing::TempDir() + "safetensors_test_sharded") {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-  }
-  ~ShardedFolder() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& name, const std::string& content) {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << content;
   }
@@ -155,7 +150,8 @@ class ShardedFolder : public testing::Test {
     write(name, file.build());
   }
 
-  std::string folder_;
+  const test::TempDir temp_;
+  const std::string& folder_ = temp_.path();
 };
 
 TEST_F(ShardedFolder, OpensShardsAndSingleFiles) {
