@@ -2,12 +2,15 @@
 """Holds our token ids against an oracle's on mixed lines, and writes the golden lines that CI uses.
 
 usage: scripts/check_tokenizer.py --tokenize BUILD/tests/tokenizer/tokenize_lines MODEL [--lines N]
+       scripts/check_tokenizer.py --tokenize ... --pre llama-bpe DIRECTORY [--lines N]
        scripts/check_tokenizer.py --write-golden tests/golden/needle_7m_ids.gz MODEL [--lines N]
 
 MODEL is a .gguf file (oracle: llama-cpp-python; the gguf package reads its metadata) or a directory with
-tokenizer.json (oracle: tokenizers). Half of the checked lines come from files of a Debian system, half are
+tokenizer.json (oracle: tokenizers). With --pre, a GGUF file is made of the directory's vocabulary and that
+pre-tokenizer name, so that each name can be checked without its model. Half of the checked lines come from files of a Debian system, half are
 generated; golden lines are all generated. Prints lines, equal lines and tokens by kind of line, the first
-differences, and one JSON line. Exit 1 when any line differs, 77 when the oracle is not installed.
+differences, and one JSON line. Exit 1 when any line differs, 77 when the model
+is absent or the oracle is not installed.
 """
 import argparse
 import array
@@ -208,7 +211,8 @@ class GgufOracle:
         fields = GGUFReader(self.path).fields
         prefix = "tokenizer.ggml."
         out = {"scores": [], "merges": [], "token_type": [], "pre": ""}
-        for key in ("model", "pre", "tokens", "scores", "token_type", "merges", "add_space_prefix", "unknown_token_id"):
+        for key in ("model", "pre", "tokens", "scores", "token_type", "merges", "add_space_prefix",
+                    "bos_token_id", "unknown_token_id"):
             if prefix + key in fields:
                 out[key] = fields[prefix + key].contents()
         path = pathlib.Path(folder) / "fields.json"
@@ -233,6 +237,24 @@ class JsonOracle:
 
     def argument(self, folder):
         return str(self.path)
+
+
+def write_gguf(directory, pre, path):
+    """The vocabulary of directory/tokenizer.json as a GGUF file without tensors."""
+    import gguf
+    model = json.loads((directory / "tokenizer.json").read_text())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (len(tokens) - 1))
+    writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
 
 
 def our_ids(program, argument, lines):
@@ -290,21 +312,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--tokenize", help="the tokenize_lines program")
+    parser.add_argument("--pre", help="name of a pre-tokenizer to check with the directory's vocabulary")
     parser.add_argument("--write-golden", type=pathlib.Path)
     parser.add_argument("--lines", type=int, default=12000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if bool(args.tokenize) == bool(args.write_golden):
         parser.error("give either --tokenize or --write-golden")
-    try:
-        oracle = GgufOracle(args.model) if args.model.is_file() else JsonOracle(args.model)
-    except ImportError as error:
-        print(f"skipped: {error}")
+    if not args.model.exists():
+        print(f"skipped: no {args.model}")
         return 77
-    if args.write_golden:
-        write_golden(oracle, args.write_golden, args.lines, args.seed)
-        return 0
-    return check(oracle, args.tokenize, args.lines, args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        model = args.model
+        try:
+            if args.pre:
+                model = pathlib.Path(folder) / f"{args.pre}.gguf"
+                write_gguf(args.model, args.pre, model)
+            oracle = GgufOracle(model) if model.is_file() else JsonOracle(model)
+        except ImportError as error:
+            print(f"skipped: {error}")
+            return 77
+        if args.write_golden:
+            write_golden(oracle, args.write_golden, args.lines, args.seed)
+            return 0
+        return check(oracle, args.tokenize, args.lines, args.seed)
 
 
 if __name__ == "__main__":

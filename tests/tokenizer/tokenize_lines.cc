@@ -7,6 +7,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,15 @@ fovea::Tokenizer load(const std::string& path) {
   gguf.scores = scores;
   gguf.token_type = token_type;
   gguf.merges = merge_views;
-  if (fields.contains("add_space_prefix"))
+  if (fields.contains("add_space_prefix")) {
     gguf.add_space_prefix = fields["add_space_prefix"].get<bool>();
-  if (fields.contains("unknown_token_id"))
-    gguf.unknown_token_id = fields["unknown_token_id"].get<int64_t>();
+  }
+  const auto id = [&fields](const char* key) -> std::optional<int64_t> {
+    if (!fields.contains(key)) return std::nullopt;
+    return fields[key].get<int64_t>();
+  };
+  gguf.bos_token_id = id("bos_token_id");
+  gguf.unknown_token_id = id("unknown_token_id");
   return fovea::Tokenizer(fovea::tokenizer_data_from_gguf(gguf));
 }
 
