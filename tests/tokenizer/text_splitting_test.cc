@@ -43,6 +43,24 @@ TEST(PreTokenizer, SplitsAsEachFamilyDoes) {
   EXPECT_THAT(pieces("gpt-4o", "camelCASE it's"), ElementsAre("camel", "CASE", " it's"));
 }
 
+// Where PCRE2 cannot compile to machine code, it interprets; limits must not cut long runs short
+// then.
+TEST(PreTokenizer, InterpretsWithTheSameResult) {
+  for (const std::string_view pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"}) {
+    std::vector<std::string> interpreted = pretokenizer_patterns(pre);
+    for (std::string& pattern : interpreted) pattern.insert(0, "(*NO_JIT)");
+    for (const std::string_view unit :
+         {"a", "A", " ", "\n", " \n", "7", "!", "\xE6\x97\xA5", "aB"}) {
+      std::string text;
+      while (text.size() < (1 << 18)) text += unit;
+      text += "x 'll";
+      EXPECT_EQ(PreTokenizer(interpreted).split(text),
+                PreTokenizer(pretokenizer_patterns(pre)).split(text))
+          << pre << " " << unit;
+    }
+  }
+}
+
 TEST(PreTokenizer, EmptyTextHasNoPieces) { EXPECT_TRUE(pieces("gpt-2", "").empty()); }
 
 TEST(PreTokenizer, MongolianVowelSeparatorIsNoSpace) {

@@ -14,9 +14,11 @@ namespace {
 
 // Real patterns have some 200 bytes. The limit keeps a hostile one from costing minutes to compile.
 constexpr size_t kMaxPatternBytes = 8192;
-// Steps that one match may take: many for any text, seconds at most for a pattern that backtracks
-// exponentially.
-constexpr uint32_t kMinMatchLimit = 10'000'000;
+// Steps that one match may take, apart from those per byte: a pattern that backtracks exponentially
+// is given up after a millisecond or so, one that goes over its text some times is not.
+constexpr uint64_t kMatchSteps = 100'000;
+constexpr uint64_t kMatchStepsPerByte = 64;
+constexpr uint32_t kHeapLimitKib = 256 << 10;  // PCRE2's own is 20 GB
 constexpr size_t kJitStackStart = 64 << 10;
 constexpr size_t kJitStackMax = 16 << 20;
 
@@ -66,9 +68,10 @@ struct Matcher {
         data(pcre2_match_data_create(1, nullptr)),
         jit_stack(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)) {
     if (!context || !data) fail(ErrorCode::kOutOfMemory, "cannot allocate a pattern's match state");
-    const uint64_t limit = std::max<uint64_t>(kMinMatchLimit, 16 * uint64_t{text_bytes});
+    const uint64_t limit = kMatchSteps + kMatchStepsPerByte * uint64_t{text_bytes};
     pcre2_set_match_limit(context.get(),
                           static_cast<uint32_t>(std::min<uint64_t>(limit, UINT32_MAX)));
+    pcre2_set_heap_limit(context.get(), kHeapLimitKib);
     if (jit_stack) pcre2_jit_stack_assign(context.get(), nullptr, jit_stack.get());
   }
 
