@@ -96,6 +96,27 @@ std::string config_json(const std::string& model_type) {
       model_type);
 }
 
+// tokenizer.json, tokenizer_config.json and a text, parted by NUL bytes; `regex` splits the text.
+std::string tokenizer_files(const std::string& regex) {
+  std::string files = fmt::format(
+      R"({{"added_tokens":[{{"id":5,"content":"<|im_end|>","special":true}},)"
+      R"({{"id":6,"content":"<b>","special":false}}],"normalizer":{{"type":"NFC"}},)"
+      R"("pre_tokenizer":{{"type":"Sequence","pretokenizers":[)"
+      R"({{"type":"Digits","individual_digits":true}},)"
+      R"({{"type":"Split","pattern":{{"Regex":"{}"}},"behavior":"Isolated","invert":false}},)"
+      R"({{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}}]}},)"
+      R"("post_processor":{{"type":"TemplateProcessing","single":[{{"SpecialToken":{{"id":"<b>"}}}}]}},)"
+      R"("model":{{"type":"BPE","unk_token":"<b>","ignore_merges":false,)"
+      R"("vocab":{{"a":0,"b":1,"c":2,"ab":3,"abc":4}},"merges":["a b",["ab","c"]]}}}})",
+      regex);
+  files.push_back('\0');
+  files += R"({"eos_token":{"content":"<|im_end|>"},"add_bos_token":true,)"
+           R"("chat_template":"<|im_start|>system\nBe.<|im_end|>"})";
+  files.push_back('\0');
+  files += "abcab 12 <b>a<|im_end|> \xE2\x82\xAC\xFF";
+  return files;
+}
+
 void write(const std::filesystem::path& folder, const std::string& name,
            const std::string& content) {
   std::filesystem::create_directories(folder);
@@ -120,6 +141,9 @@ int main(int argc, char** argv) {
     write(root / "model_config", name + ".json",
           config_json(architecture == Architecture::kGemma3 ? "gemma3_text" : name));
   }
+  write(root / "tokenizer_json", "letters", tokenizer_files(R"([a-z]+|\\s+(?!\\S))"));
+  write(root / "tokenizer_json", "words",
+        tokenizer_files(R"((?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+)"));
   write(root / "gguf", "types.gguf", gguf_of_types());
   write(root / "safetensors", "index.json",
         R"({"metadata":{},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
