@@ -8,3 +8,7 @@ enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 find_package(CUDAToolkit REQUIRED)
+
+# ptxas reports register spills and serialised wgmma as remarks; here they fail the build.
+add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py ${FOVEA_CCACHE})

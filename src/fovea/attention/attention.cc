@@ -9,6 +9,10 @@
 #include "fovea/attention/reference/reference_attention.h"
 #include "fovea/base/error.h"
 
+#ifdef FOVEA_WITH_CUDA
+#include "fovea/attention/cuda/cuda_backend.h"
+#endif
+
 namespace fovea {
 namespace {
 
@@ -241,6 +245,9 @@ std::span<const AttentionBackend* const> attention_backends() {
   static const std::vector<const AttentionBackend*> backends = [] {
     const auto cpu = cpu_attention_backends();
     std::vector<const AttentionBackend*> all(cpu.begin(), cpu.end());
+#ifdef FOVEA_WITH_CUDA
+    all.push_back(&cuda_attention_backend());
+#endif
     all.push_back(&reference_attention_backend());
     return all;
   }();

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Runs a compiler and fails on what ptxas only mentions: spills, and wgmma made serial.
+
+    check_ptxas.py COMPILER ARGUMENTS...
+
+The compiler must be given -Xptxas=-v. Its remarks are kept back, everything else passes through.
+"""
+
+import re
+import subprocess
+import sys
+
+SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+# C7508 setmaxnreg ignored, C7510 and C7517 wgmma serialised, C7519 wgmma fences inserted
+SERIAL = re.compile(r"\(C75(08|10|17|19)\)")
+REMARK = re.compile(r"^ptxas info|^\s+\d+ bytes stack frame|bytes gmem|Compile time")
+
+
+def faults(lines):
+    """Lines of ptxas's report that fail a build."""
+    return [
+        line
+        for line in lines
+        if SERIAL.search(line) or any(int(n) > 0 for m in SPILL.finditer(line) for n in m.groups())
+    ]
+
+
+def main():
+    result = subprocess.run(sys.argv[1:], stderr=subprocess.PIPE, text=True, check=False)
+    lines = result.stderr.splitlines()
+    bad = faults(lines)
+    for line in lines:
+        if bad or result.returncode != 0 or not REMARK.search(line):
+            print(line, file=sys.stderr)
+    if bad and result.returncode == 0:
+        sys.exit("check_ptxas.py: a kernel spills registers or runs its wgmma serially, see above")
+    sys.exit(result.returncode)
+
+
+if __name__ == "__main__":
+    main()

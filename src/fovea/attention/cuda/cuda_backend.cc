@@ -1,0 +1,184 @@
+#include "fovea/attention/cuda/cuda_backend.h"
+
+#include <algorithm>
+
+#include "fovea/attention/cuda/device.h"
+#include "fovea/attention/cuda/prefill_launch.h"
+#include "fovea/attention/cuda/prefill_plan.h"
+#include "fovea/attention/cuda/prefill_tiles.h"
+#include "fovea/attention/cuda/tensor_map.h"
+
+namespace fovea::cuda {
+namespace {
+
+struct Instance {
+  DType dtype;
+  int64_t head_dim;
+  PrefillLauncher launch;
+};
+
+constexpr Instance kInstances[] = {
+    {DType::kBF16, 64, launch_prefill_bf16_d64},   {DType::kBF16, 128, launch_prefill_bf16_d128},
+    {DType::kBF16, 256, launch_prefill_bf16_d256}, {DType::kF16, 64, launch_prefill_f16_d64},
+    {DType::kF16, 128, launch_prefill_f16_d128},   {DType::kF16, 256, launch_prefill_f16_d256},
+};
+
+const Instance* find_instance(const AttentionParams& params) {
+  for (const Instance& instance : kInstances) {
+    if (instance.dtype == params.q.dtype && instance.head_dim == params.head_dim()) {
+      return &instance;
+    }
+  }
+  return nullptr;
+}
+
+/// Rows of one box of K and V: a KV tile, or a page where that is smaller.
+int32_t box_rows(const AttentionParams& params) {
+  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  return static_cast<int32_t>(params.kv.is_paged() ? std::min(tile, params.kv.page_size) : tile);
+}
+
+std::string why_no_pages(const AttentionParams& params) {
+  if (!params.kv.is_paged()) return {};
+  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  const int64_t page_size = params.kv.page_size;
+  if (page_size % tile != 0 && (tile % page_size != 0 || page_size < 8)) {
+    return fmt::format("page_size must divide {} (8 or more) or be a multiple of it, got {}", tile,
+                       page_size);
+  }
+  return {};
+}
+
+std::string why_no_selection(const AttentionParams& params) {
+  if (params.periphery.enabled()) return "no periphery yet";
+  if (params.selection == nullptr) return {};
+  const int64_t block_size = params.selection->block_size;
+  if (block_size % kQTileRows != 0 || block_size > INT32_MAX) {
+    return fmt::format("block_size must be a multiple of {}, got {}", kQTileRows, block_size);
+  }
+  return {};
+}
+
+/// Tiles, rows and positions are int32 in the kernel; addresses are not.
+std::string why_too_large(const AttentionParams& params) {
+  const int64_t total_q = params.q.shape[0];
+  const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
+  if (total_q > INT32_MAX / 2 || num_tiles > INT32_MAX / (2 * params.num_q_heads())) {
+    return fmt::format("{} query rows x {} heads are more than one launch can number", total_q,
+                       params.num_q_heads());
+  }
+  const int64_t max_keys = params.kv.is_paged() ? params.kv.page_table_stride * params.kv.page_size
+                                                : params.kv.k.shape[0];
+  if (max_keys > INT32_MAX / 2) {
+    return fmt::format("a sequence may have at most {} keys, the tables allow {}", INT32_MAX / 2,
+                       max_keys);
+  }
+  return {};
+}
+
+PrefillParams make_params(const AttentionParams& params) {
+  PrefillParams p;
+  p.q_offsets = params.batch.q_offsets;
+  p.kv_lens = params.batch.kv_lens;
+  if (params.kv.is_paged()) {
+    p.page_table = params.kv.page_table;
+    p.page_table_stride = params.kv.page_table_stride;
+    p.page_size = static_cast<int32_t>(params.kv.page_size);
+    p.num_pages = static_cast<int32_t>(params.kv.num_pages());
+  } else {
+    p.kv_offsets = params.kv.kv_offsets;
+  }
+  p.box_rows = box_rows(params);
+  p.num_q_heads = static_cast<int32_t>(params.num_q_heads());
+  p.group_size = static_cast<int32_t>(params.group_size());
+  p.window_left = static_cast<int32_t>(
+      params.window_left < 0 ? -1 : std::min<int64_t>(params.window_left, INT32_MAX / 2));
+  p.causal = params.causal;
+  constexpr float kLog2E = 1.44269504088896f;
+  p.scale_log2 = params.scale() * kLog2E;
+  p.out = params.out.data;
+  p.out_row_stride = params.out.stride[0];
+  p.out_head_stride = params.out.stride[1];
+  if (!params.lse.empty()) {
+    p.lse = params.lse.as<float>();
+    p.lse_head_stride = params.lse.stride[0];
+    p.lse_row_stride = params.lse.stride[1];
+  }
+  if (!params.sinks.empty()) {
+    p.sinks = params.sinks.as<const float>();
+    p.sinks_stride = params.sinks.stride[0];
+  }
+  if (params.selection != nullptr) {
+    p.q_block_offsets = params.selection->q_block_offsets;
+    p.list_begin = params.selection->begin;
+    p.list_len = params.selection->len;
+    p.list_blocks = params.selection->blocks;
+    p.num_q_blocks = params.selection->num_q_blocks;
+    p.block_size = static_cast<int32_t>(params.selection->block_size);
+  }
+  return p;
+}
+
+PrefillMaps make_maps(const AttentionParams& params) {
+  const auto shape = params.kv.is_paged() ? paged_shape : token_major_shape;
+  return {make_tensor_map(params.q, token_major_shape(params.q), kQTileRows),
+          make_tensor_map(params.kv.k, shape(params.kv.k), box_rows(params)),
+          make_tensor_map(params.kv.v, shape(params.kv.v), box_rows(params)),
+          make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2)};
+}
+
+class CudaAttention final : public AttentionBackend {
+ public:
+  std::string_view name() const override { return "cuda_sm90"; }
+
+  std::string why_unsupported(const AttentionParams& params,
+                              const Context& context) const override {
+    if (context.device.type != DeviceType::kCuda) return "runs on CUDA devices only";
+    if (std::string reason = why_no_device(context.device.index); !reason.empty()) return reason;
+    if (find_instance(params) == nullptr) {
+      return fmt::format("has bf16 and f16 with head_dim 64, 128, 256, got {} with {}",
+                         dtype_name(params.q.dtype), params.head_dim());
+    }
+    if (std::string reason = why_no_pages(params); !reason.empty()) return reason;
+    if (std::string reason = why_no_selection(params); !reason.empty()) return reason;
+    if (std::string reason = why_too_large(params); !reason.empty()) return reason;
+    const std::pair<const TensorView*, const char*> views[] = {
+        {&params.q, "q"}, {&params.kv.k, "k"}, {&params.kv.v, "v"}, {&params.out, "out"}};
+    for (const auto& [view, name] : views) {
+      if (std::string reason = why_no_tensor_map(*view, name); !reason.empty()) return reason;
+    }
+    return {};
+  }
+
+  void run(const AttentionParams& params, const Context& context) const override {
+    const int64_t total_q = params.q.shape[0];
+    if (total_q == 0) return;
+    const DeviceScope scope(context);
+    const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
+    constexpr int64_t kCounterBytes = Workspace::padded(2 * sizeof(int32_t));
+    Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}),
+                        "the query tiles of attention", context);
+    PrefillParams p = make_params(params);
+    p.plan.num_tiles = workspace.take<int32_t>(2);
+    p.plan.next_work = p.plan.num_tiles + 1;
+    p.plan.tiles = workspace.take<QTile>(num_tiles);
+    const cudaStream_t stream = stream_of(context);
+    launch_prefill_plan(p, params.batch.batch_size, total_q, stream);
+    const int64_t max_rows = num_tiles * params.num_q_heads();
+    const auto num_ctas =
+        static_cast<int>(std::min<int64_t>(num_multiprocessors(context.device.index), max_rows));
+    find_instance(params)->launch(make_maps(params), p, num_ctas, stream);
+  }
+};
+
+}  // namespace
+}  // namespace fovea::cuda
+
+namespace fovea {
+
+const AttentionBackend& cuda_attention_backend() {
+  static const cuda::CudaAttention backend;
+  return backend;
+}
+
+}  // namespace fovea

@@ -1,0 +1,380 @@
+// A consumer warpgroup of the prefill kernel: products, softmax and output of 64 query rows.
+#pragma once
+
+#include "fovea/attention/cuda/prefill_shared.cuh"
+#include "fovea/attention/cuda/ptx/math.h"
+#include "fovea/attention/cuda/ptx/tma.h"
+#include "fovea/attention/cuda/ptx/wgmma.h"
+
+namespace fovea::cuda {
+
+/// Named barriers of the CTA; 0 is __syncthreads.
+constexpr int kTurnBarrier = 1;   // + warpgroup: it is this one's turn to issue products
+constexpr int kStageBarrier = 3;  // + warpgroup: its O is staged
+
+/// Softmax state of this thread's two rows, in units of raw logits.
+struct RowState {
+  float max[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0.f, 0.f};  // over this thread's columns
+};
+
+template <typename Traits>
+class PrefillConsumer {
+ public:
+  __device__ PrefillConsumer(const PrefillMaps& maps, const PrefillParams& params,
+                             PrefillShared<Traits>& shared, int warpgroup)
+      : maps_(maps),
+        params_(params),
+        shared_(shared),
+        warpgroup_(warpgroup),
+        thread_(static_cast<int>(threadIdx.x) % 128),
+        tile_row_(warpgroup * kConsumerRows + thread_ / 32 * 16 + thread_ % 32 / 4),
+        once_(ptx::evict_first_policy()) {
+    q_descriptor_ = ptx::k_major_descriptor(ptx::shared_address(shared.q) +
+                                            warpgroup * kConsumerRows * ptx::kPanelRowBytes);
+    k_descriptor_ = ptx::k_major_descriptor(ptx::shared_address(shared.k));
+    v_descriptor_ = ptx::mn_major_descriptor(ptx::shared_address(shared.v), Traits::kKvPanelBytes);
+  }
+
+  __device__ void run() {
+    if (warpgroup_ == 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
+    clear_output();
+    ptx::mbarrier_wait(q_full(), q_slot_.parity);
+    RowInfo row = shared_.rows[q_slot_.index];
+    if (row.head < 0) return;
+    int stored_slot = -1;  // Q slot from which a store may still be reading
+    first_tile(row);
+    for (;;) {
+      walk_row(row, stored_slot);
+      if (row.walk.num_tiles == 1) release_q(stored_slot);
+      const RowInfo done = row;
+      const int done_slot = q_slot_.index;
+      if constexpr (Traits::kQSlots == 1) {
+        last_product();
+        finish_row(done, done_slot, state_);
+        release_q(done_slot);
+        q_slot_.advance();
+        ptx::mbarrier_wait(q_full(), q_slot_.parity);
+        row = shared_.rows[q_slot_.index];
+        if (row.head < 0) return;
+        state_ = RowState();
+        clear_output();
+        first_tile(row);
+      } else {
+        q_slot_.advance();
+        ptx::mbarrier_wait(q_full(), q_slot_.parity);
+        row = shared_.rows[q_slot_.index];
+        if (row.head < 0) {
+          last_product();
+          finish_row(done, done_slot, state_);
+          break;
+        }
+        next_row(row, done, done_slot);
+        stored_slot = done_slot;
+      }
+    }
+    if (thread_ == 0) ptx::tma_store_wait_read();
+  }
+
+ private:
+  using Element = typename Traits::Element;
+  using QkProduct = ptx::Wgmma<Element, Traits::kKvTileRows>;
+  using PvProduct = ptx::Wgmma<Element, Traits::kHeadDim>;
+  static constexpr int kScores = Traits::kKvTileRows / 2;  // accumulators of S in this thread
+  static constexpr int kOutputs = Traits::kHeadDim / 2;    // and of O
+  static constexpr float kLazyLog2 = 8.f;
+  static constexpr float kLn2 = 0.693147180559945f;
+  static constexpr float kLog2E = 1.44269504088896f;
+
+  __device__ uint32_t q_full() const { return ptx::shared_address(&shared_.q_full[q_slot_.index]); }
+
+  __device__ void clear_output() {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o_[i] = 0.f;
+  }
+
+  // Products, issued but not waited for.
+
+  __device__ void issue_qk() {
+    const uint64_t q = ptx::advance(q_descriptor_, q_slot_.index * Traits::kQBytes);
+    const uint64_t k = ptx::advance(k_descriptor_, k_stage_.index * Traits::kKvBytes);
+    ptx::wgmma_fence();
+    QkProduct::first(s_, q, k);
+#pragma unroll
+    for (int i = 1; i < Traits::kHeadDim / 16; ++i) {
+      QkProduct::add(s_, ptx::advance(q, i / 4 * Traits::kQPanelBytes + i % 4 * 32),
+                     ptx::advance(k, i / 4 * Traits::kKvPanelBytes + i % 4 * 32));
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void issue_pv() {
+    const uint64_t v = ptx::advance(v_descriptor_, v_stage_.index * Traits::kKvBytes);
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_stage_.index]), v_stage_.parity);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < Traits::kKvTileRows / 16; ++i) {
+      PvProduct::add_rs(o_, p_ + 4 * i, ptx::advance(v, i * 16 * ptx::kPanelRowBytes));
+    }
+    ptx::wgmma_commit();
+  }
+
+  // Buffers.
+
+  /// Waits for the next K tile and returns its number.
+  __device__ int wait_k() {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_stage_.index]), k_stage_.parity);
+    return shared_.tile_of_stage[k_stage_.index];
+  }
+  __device__ void release_k() {
+    if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_stage_.index]));
+    k_stage_.advance();
+  }
+  __device__ void release_v() {
+    if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.v_empty[v_stage_.index]));
+    v_stage_.advance();
+  }
+  /// Hands a Q slot back once the store of O has read it; nothing when slot < 0.
+  __device__ void release_q(int slot) {
+    if (slot >= 0 && thread_ == 0) {
+      ptx::tma_store_wait_read();
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[slot]));
+    }
+  }
+
+  // Steps of the stream.
+
+  /// A row's first tile with nothing else in flight.
+  __device__ void first_tile(const RowInfo& row) {
+    const int tile = wait_k();
+    issue_qk();
+    ptx::wgmma_wait<0>();
+    release_k();
+    if (row.walk.num_masked_first > 0 || row.walk.num_masked_last >= row.walk.num_tiles) {
+      mask(row, tile);
+    }
+    softmax();
+    pack();
+  }
+
+  /// The rest of a row's tiles. Those that need a mask, and the first, whose turn it is to hand
+  /// back the previous row's Q, take the checked form: two branches in the hot loop cost 3 %.
+  __device__ void walk_row(const RowInfo& row, int stored_slot) {
+    const int num_tiles = row.walk.num_tiles;
+    const int end_plain = num_tiles - row.walk.num_masked_last;
+    int step = 1;
+#pragma unroll 1
+    while (step < num_tiles) {
+      if (step == 1 || step < row.walk.num_masked_first || step >= end_plain) {
+        const bool is_masked = step < row.walk.num_masked_first || step >= end_plain;
+        next_tile<true>(row, is_masked, step == 1 ? stored_slot : -1);
+        ++step;
+      } else {
+#pragma unroll 1
+        for (; step < end_plain; ++step) next_tile<false>(row, false, -1);
+      }
+    }
+  }
+
+  /// S = Q K_next^T runs beside O += P V, the softmax of S beside the rest of it.
+  template <bool kChecked>
+  __device__ void next_tile(const RowInfo& row, bool is_masked, int stored_slot) {
+    const int tile = wait_k();
+    ptx::named_barrier_sync(kTurnBarrier + warpgroup_, 256);
+    issue_qk();
+    issue_pv();
+    ptx::named_barrier_arrive(kTurnBarrier + (warpgroup_ ^ 1), 256);
+    if (kChecked) release_q(stored_slot);  // by now the store of the previous row has read its Q
+    ptx::wgmma_wait<1>();
+    release_k();
+    if (kChecked && is_masked) mask(row, tile);
+    softmax();
+    ptx::hold_wait(ptx::shared_address(&shared_.v_tail), state_.sum[0] + state_.sum[1]);
+    ptx::wgmma_wait<0>();
+    release_v();
+    pack();
+    if (__any_sync(~0u, rescale_[0] != 1.f || rescale_[1] != 1.f)) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) o_[i] *= rescale_[i / 2 % 2];
+    }
+  }
+
+  /// The first tile of `row` beside the last product of the row before it.
+  __device__ void next_row(const RowInfo& row, const RowInfo& done, int done_slot) {
+    const int tile = wait_k();
+    ptx::named_barrier_sync(kTurnBarrier + warpgroup_, 256);
+    issue_qk();
+    issue_pv();
+    ptx::named_barrier_arrive(kTurnBarrier + (warpgroup_ ^ 1), 256);
+    ptx::wgmma_wait<1>();
+    release_k();
+    const RowState done_state = state_;
+    state_ = RowState();
+    if (row.walk.num_masked_first > 0 || row.walk.num_masked_last >= row.walk.num_tiles) {
+      mask(row, tile);
+    }
+    softmax();
+    ptx::hold_wait(ptx::shared_address(&shared_.v_tail), state_.sum[0] + state_.sum[1]);
+    ptx::wgmma_wait<0>();
+    release_v();
+    pack();
+    finish_row(done, done_slot, done_state);
+    clear_output();
+  }
+
+  __device__ void last_product() {
+    issue_pv();
+    ptx::wgmma_wait<0>();
+    release_v();
+  }
+
+  // Arithmetic on this thread's accumulators: s_[4 * j + 2 * r + e] is row tile_row_ + 8 * r of the
+  // query tile and column 8 * j + 2 * (thread_ % 4) + e of the KV tile; o_ likewise.
+
+  /// Hides the keys that a row may not see.
+  __device__ void mask(const RowInfo& row, int tile) {
+    const int first_key = tile * Traits::kKvTileRows + thread_ % 4 * 2;
+    int low[2];  // visible accumulator columns: [low, high)
+    int high[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int position = row.q_tile * kQTileRows + tile_row_ + 8 * r;
+      const int end = params_.causal ? min(position + 1, row.kv_len) : row.kv_len;
+      high[r] = end - first_key;
+      low[r] = params_.window_left >= 0 ? position - params_.window_left - first_key : -first_key;
+    }
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int column = i / 4 * 8 + i % 2;
+      const int r = i / 2 % 2;
+      if (column < low[r] || column >= high[r]) s_[i] = -INFINITY;
+    }
+  }
+
+  /// Turns s_ from logits into probabilities relative to the running maximum; sets rescale_.
+  __device__ void softmax() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = state_.max[r];
+#pragma unroll
+      for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s_[i], s_[i + 1]));
+      top = ptx::quad_max(top);
+      // One product of the difference: two rounded ones would make it fire by rounding. The form of
+      // the comparison keeps a maximum of -inf (nothing seen yet) when nothing is seen now.
+      if (!((top - state_.max[r]) * params_.scale_log2 > kLazyLog2)) top = state_.max[r];
+      rescale_[r] =
+          top == state_.max[r] ? 1.f : ptx::exp2_approx((state_.max[r] - top) * params_.scale_log2);
+      state_.max[r] = top;
+      const float offset = top == -INFINITY ? 0.f : top * params_.scale_log2;
+      float sum = state_.sum[r] * rescale_[r];
+#pragma unroll
+      for (int i = 2 * r; i < kScores; i += 4) {
+        s_[i] = ptx::exp2_approx(fmaf(s_[i], params_.scale_log2, -offset));
+        s_[i + 1] = ptx::exp2_approx(fmaf(s_[i + 1], params_.scale_log2, -offset));
+        sum += s_[i] + s_[i + 1];
+      }
+      state_.sum[r] = sum;
+    }
+  }
+
+  __device__ void pack() {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      p_[i] = ptx::pack2<Element>(s_[2 * i], s_[2 * i + 1]);
+    }
+  }
+
+  /// Divides O by its sum and writes it and the lse.
+  __device__ void finish_row(const RowInfo& row, int slot, const RowState& state) {
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = ptx::quad_sum(state.sum[r]);
+      float max_log2 = state.max[r] * params_.scale_log2;
+      factor[r] = 1.f;
+      if (params_.sinks != nullptr) {
+        const float sink = params_.sinks[row.head * params_.sinks_stride] * kLog2E;
+        const float top = fmaxf(max_log2, sink);
+        factor[r] = max_log2 == -INFINITY ? 0.f : ptx::exp2_approx(max_log2 - top);
+        sum = sum * factor[r] + (sink == -INFINITY ? 0.f : ptx::exp2_approx(sink - top));
+        max_log2 = top;
+      }
+      factor[r] = sum == 0.f ? 0.f : factor[r] / sum;
+      const int at = tile_row_ + 8 * r;
+      if (params_.lse != nullptr && thread_ % 4 == 0 && at >= row.valid_begin &&
+          at < row.valid_end) {
+        const int64_t q_row = row.first_row + at;
+        params_.lse[row.head * params_.lse_head_stride + q_row * params_.lse_row_stride] =
+            sum == 0.f ? -INFINITY : max_log2 * kLn2 + __logf(sum);
+      }
+    }
+    const int first = warpgroup_ * kConsumerRows;
+    if (first >= row.valid_begin && first + kConsumerRows <= row.valid_end) {
+      store_through_shared(row, slot, factor);
+    } else {
+      store_rows(row, factor);
+    }
+  }
+
+  /// O -> this warpgroup's 64 rows of the row's Q buffer -> global memory.
+  __device__ void store_through_shared(const RowInfo& row, int slot, const float (&factor)[2]) {
+    const int row_in_atom = tile_row_ % 8;
+    const uint32_t q = ptx::shared_address(shared_.q[slot]);
+    const uint32_t base = q + tile_row_ * ptx::kPanelRowBytes + thread_ % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < Traits::kHeadDim / 8; ++j) {
+      const uint32_t at = base + j / 8 * Traits::kQPanelBytes + ((j % 8 ^ row_in_atom) << 4);
+      ptx::store_shared(at, ptx::pack2<Element>(o_[4 * j] * factor[0], o_[4 * j + 1] * factor[0]));
+      ptx::store_shared(at + ptx::kSwizzleAtomBytes,
+                        ptx::pack2<Element>(o_[4 * j + 2] * factor[1], o_[4 * j + 3] * factor[1]));
+    }
+    ptx::async_proxy_fence();
+    ptx::named_barrier_sync(kStageBarrier + warpgroup_, 128);
+    if (thread_ == 0) {
+      const int first = warpgroup_ * kConsumerRows;
+      for (int panel = 0; panel < Traits::kPanels; ++panel) {
+        ptx::tma_store(&maps_.out, q + panel * Traits::kQPanelBytes + first * ptx::kPanelRowBytes,
+                       {panel * 64, row.first_row + first, row.head, 0}, once_);
+      }
+      ptx::tma_store_commit();
+    }
+  }
+
+  /// The same row by row, for tiles that hold rows of other sequences.
+  __device__ void store_rows(const RowInfo& row, const float (&factor)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = tile_row_ + 8 * r;
+      if (at < row.valid_begin || at >= row.valid_end) continue;
+      const int64_t q_row = row.first_row + at;
+      auto* out = static_cast<Element*>(params_.out) + q_row * params_.out_row_stride +
+                  row.head * params_.out_head_stride + thread_ % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < Traits::kHeadDim / 8; ++j) {
+        *reinterpret_cast<uint32_t*>(out + 8 * j) =
+            ptx::pack2<Element>(o_[4 * j + 2 * r] * factor[r], o_[4 * j + 2 * r + 1] * factor[r]);
+      }
+    }
+  }
+
+  const PrefillMaps& maps_;
+  const PrefillParams& params_;
+  PrefillShared<Traits>& shared_;
+  const int warpgroup_;
+  const int thread_;    // in the warpgroup
+  const int tile_row_;  // of the query tile: this thread's first row, the other is 8 further on
+  const uint64_t once_;
+  uint64_t q_descriptor_;
+  uint64_t k_descriptor_;
+  uint64_t v_descriptor_;
+  RingPosition<Traits::kQSlots> q_slot_;
+  RingPosition<Traits::kStages> k_stage_;
+  RingPosition<Traits::kStages> v_stage_;
+  RowState state_;
+  float rescale_[2];
+  float s_[kScores];
+  float o_[kOutputs];
+  uint32_t p_[kScores / 2];
+};
+
+}  // namespace fovea::cuda

@@ -1,0 +1,70 @@
+// Prefill attention for Hopper, dense and block-sparse: one persistent CTA per SM, 384 threads.
+//
+// Warpgroup 0 produces: its warp 0 streams K and V tiles, its warp 1 hands out rows ("row": one q
+// head of one query tile) and loads their Q. Warpgroups 1 and 2 consume, 64 query rows each. The
+// tiles of successive rows form one stream: the Q K^T of a row's first tile is issued together with
+// the P V of the previous row's last, so that short rows do not drain the pipeline. The softmax of
+// one warpgroup runs beside the products of the other (named barriers hand the tensor cores to and
+// fro) and beside its own P V.
+//
+// A tile of P never goes through memory: accumulators are packed and used as the A operand. Row
+// sums are added across the quad only in the end. The maximum moves only when it would grow by more
+// than 2^8, so that O is seldom rescaled and P stays below 2^8. O is staged through the Q buffer of
+// its own row and leaves by TMA, except where the tile has rows of other sequences.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "fovea/attention/cuda/check.h"
+#include "fovea/attention/cuda/prefill_consumer.cuh"
+#include "fovea/attention/cuda/prefill_producer.cuh"
+
+namespace fovea::cuda {
+
+template <typename Traits>
+__global__ __launch_bounds__(kPrefillThreads,
+                             1) void prefill_kernel(const __grid_constant__ PrefillMaps maps,
+                                                    const __grid_constant__ PrefillParams params) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t raw_shared[];
+  const uint32_t misaligned = ptx::shared_address(raw_shared) % ptx::kSwizzleAtomBytes;
+  auto& shared = *reinterpret_cast<PrefillShared<Traits>*>(
+      raw_shared + (misaligned > 0 ? ptx::kSwizzleAtomBytes - misaligned : 0));
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+
+  // The shuffle tells the compiler that the warpgroup's number is the same in the whole warp.
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (warpgroup == 0) {
+    ptx::release_registers<48>();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp == 0) load_kv<Traits>(maps, params, shared);
+    if (warp == 1) hand_out_rows<Traits>(maps, params, shared);
+  } else {
+    ptx::claim_registers<224>();
+    PrefillConsumer<Traits>(maps, params, shared, warpgroup - 1).run();
+  }
+#endif
+}
+
+template <typename Traits>
+void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int num_ctas,
+                    cudaStream_t stream) {
+  constexpr int kSharedBytes = kPrefillSharedBytes<Traits>;
+  check_cuda(cudaFuncSetAttribute(prefill_kernel<Traits>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+             "configuring prefill_kernel");
+  prefill_kernel<Traits>
+      <<<static_cast<unsigned>(num_ctas), kPrefillThreads, kSharedBytes, stream>>>(maps, params);
+  check_cuda(cudaGetLastError(), "launching prefill_kernel");
+}
+
+}  // namespace fovea::cuda
+
+/// Defines one launcher of prefill_launch.h.
+#define FOVEA_PREFILL_INSTANCE(name, Element, kHeadDim)                                      \
+  void fovea::cuda::name(const PrefillMaps& maps, const PrefillParams& params, int num_ctas, \
+                         cudaStream_t stream) {                                              \
+    launch_prefill<PrefillTraits<Element, kHeadDim>>(maps, params, num_ctas, stream);        \
+  }

@@ -1,0 +1,58 @@
+// What the prefill kernel gets beside its tensor maps. Plain data; strides in elements.
+#pragma once
+
+#include <cstdint>
+
+namespace fovea::cuda {
+
+/// A query tile that exists: filled on the device, because lengths live there.
+struct QTile {
+  int32_t seq = 0;
+  int32_t q_tile = 0;  // absolute, see prefill_tiles.h
+};
+
+/// Workspace of one launch. The plan kernel writes it, the prefill kernel reads it.
+struct PrefillPlan {
+  int32_t* num_tiles = nullptr;
+  int32_t* next_work = nullptr;  // hands out (tile, head) pairs beyond the first of each CTA
+  QTile* tiles = nullptr;        // longest first
+};
+
+struct PrefillParams {
+  PrefillPlan plan;
+
+  // Batch, see RaggedBatch and KvView.
+  const int64_t* q_offsets = nullptr;
+  const int64_t* kv_lens = nullptr;
+  const int64_t* kv_offsets = nullptr;  // contiguous
+  const int32_t* page_table = nullptr;  // paged
+  int64_t page_table_stride = 0;
+  int32_t page_size = 0;  // 0: contiguous
+  int32_t num_pages = 0;
+  int32_t box_rows = 0;  // rows of one TMA box of K and V
+
+  int32_t num_q_heads = 0;
+  int32_t group_size = 1;
+  int32_t window_left = -1;
+  bool causal = true;
+  float scale_log2 = 0;  // softmax_scale * log2(e)
+
+  void* out = nullptr;
+  int64_t out_row_stride = 0;
+  int64_t out_head_stride = 0;
+  float* lse = nullptr;  // may be null
+  int64_t lse_head_stride = 0;
+  int64_t lse_row_stride = 0;
+  const float* sinks = nullptr;  // may be null
+  int64_t sinks_stride = 0;
+
+  // Selection; begin == nullptr means dense.
+  const int64_t* q_block_offsets = nullptr;
+  const int64_t* list_begin = nullptr;
+  const int32_t* list_len = nullptr;
+  const int32_t* list_blocks = nullptr;
+  int64_t num_q_blocks = 0;
+  int32_t block_size = 0;
+};
+
+}  // namespace fovea::cuda

@@ -1,0 +1,207 @@
+// The producer warps of the prefill kernel.
+#pragma once
+
+#include "fovea/attention/cuda/prefill_shared.cuh"
+#include "fovea/attention/cuda/ptx/math.h"
+#include "fovea/attention/cuda/ptx/tma.h"
+
+namespace fovea::cuda {
+
+/// Loads one 128-byte wide panel after another of a K or V tile, box by box. A box past the last
+/// page that the sequence owns is aimed at a page that does not exist and arrives as zeros.
+template <typename Traits>
+__device__ void load_kv_tile(const CUtensorMap* map, const PrefillParams& params,
+                             const RowInfo& row, int kv_head, int tile, uint32_t destination,
+                             uint32_t barrier) {
+  const int first_key = tile * Traits::kKvTileRows;
+  for (int done = 0; done < Traits::kKvTileRows; done += params.box_rows) {
+    const int key = first_key + done;
+    ptx::BoxCoordinates at{0, row.kv_offset + key, kv_head, 0};
+    if (params.page_size > 0) {
+      const int64_t table_row = row.seq * params.page_table_stride;
+      at.row = key % params.page_size;
+      at.page = key < row.kv_len ? params.page_table[table_row + key / params.page_size]
+                                 : params.num_pages;
+    }
+    for (int panel = 0; panel < Traits::kPanels; ++panel) {
+      at.column = panel * 64;
+      ptx::tma_load(destination + panel * Traits::kKvPanelBytes + done * ptx::kPanelRowBytes, map,
+                    barrier, at);
+    }
+  }
+}
+
+/// Clears rows [first_row, kKvTileRows) of a V tile: what lies past the end of the keys may be NaN,
+/// and 0 * NaN would reach every output.
+template <typename Traits>
+__device__ void clear_rows(uint32_t tile, int first_row, int lane) {
+  const int first_byte = first_row * static_cast<int>(ptx::kPanelRowBytes);
+  for (int panel = 0; panel < Traits::kPanels; ++panel) {
+    for (int byte = first_byte + 16 * lane; byte < static_cast<int>(Traits::kKvPanelBytes);
+         byte += 16 * 32) {
+      ptx::store_shared_zero16(tile + panel * Traits::kKvPanelBytes + byte);
+    }
+  }
+  ptx::async_proxy_fence();
+  __syncwarp();
+}
+
+/// Warp 0: K and V of every tile of every row.
+template <typename Traits>
+__device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
+                        PrefillShared<Traits>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int tiles_per_block = params.block_size / Traits::kKvTileRows;
+  RingPosition<Traits::kQSlots> slot;
+  RingPosition<Traits::kStages> stage;  // of K and of V: they advance together
+  uint32_t tail_parity = 0;
+  for (;;) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
+    const RowInfo row = shared.rows[slot.index];
+    if (row.head < 0) return;
+    const int kv_head = row.head / params.group_size;
+    TileWalker walker(row.walk, params.list_blocks, tiles_per_block, lane,
+                      shared.first_entries[slot.index][lane]);
+    for (int step = 0; step < row.walk.num_tiles; ++step) {
+      const int tile = walker.next();
+      const uint32_t k_full = ptx::shared_address(&shared.k_full[stage.index]);
+      const uint32_t v_full = ptx::shared_address(&shared.v_full[stage.index]);
+      ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
+      if (lane == 0) {
+        shared.tile_of_stage[stage.index] = tile;
+        ptx::mbarrier_arrive_expect(k_full, Traits::kKvBytes);
+        load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile,
+                             ptx::shared_address(shared.k[stage.index]), k_full);
+      }
+      ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
+      const int keys_left = row.kv_len - tile * Traits::kKvTileRows;
+      const bool is_tail = keys_left < Traits::kKvTileRows;
+      const uint32_t loaded = is_tail ? ptx::shared_address(&shared.v_tail) : v_full;
+      const uint32_t v_tile = ptx::shared_address(shared.v[stage.index]);
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect(loaded, Traits::kKvBytes);
+        load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, v_tile, loaded);
+      }
+      if (is_tail) {
+        ptx::mbarrier_wait(loaded, tail_parity);
+        tail_parity ^= 1;
+        clear_rows<Traits>(v_tile, keys_left, lane);
+        if (lane == 0) ptx::mbarrier_arrive(v_full);
+      }
+      stage.advance();
+    }
+    slot.advance();
+  }
+}
+
+/// Describes row number `work` of the launch: KV heads one after another, so that their K and V
+/// stay in L2; in each, query tiles from the longest to the shortest, the group's heads side by
+/// side. `first_entry` gets this lane's entry for the TileWalker.
+template <typename Traits>
+__device__ RowInfo describe_row(const PrefillParams& params, int work, int num_tiles, int lane,
+                                int& first_entry) {
+  const int rows_per_kv_head = num_tiles * params.group_size;
+  const int kv_head = work / rows_per_kv_head;
+  const int rest = work - kv_head * rows_per_kv_head;
+  const QTile q_tile = params.plan.tiles[rest / params.group_size];
+
+  RowInfo row;
+  row.head = kv_head * params.group_size + rest % params.group_size;
+  row.q_tile = q_tile.q_tile;
+  row.seq = q_tile.seq;
+  const int64_t q_begin = params.q_offsets[row.seq];
+  SequenceShape shape;
+  shape.q_len = static_cast<int>(params.q_offsets[row.seq + 1] - q_begin);
+  shape.kv_len = static_cast<int>(params.kv_lens[row.seq]);
+  shape.causal = params.causal;
+  shape.window_left = params.window_left;
+  row.kv_len = shape.kv_len;
+  row.kv_offset = params.kv_offsets ? static_cast<int>(params.kv_offsets[row.seq]) : 0;
+  const int before_tile = row.q_tile * kQTileRows - shape.first_position();
+  row.first_row = static_cast<int>(q_begin) + before_tile;
+  row.valid_begin = max(0, -before_tile);
+  row.valid_end = min(kQTileRows, shape.q_len - before_tile);
+
+  const KvTileRange range = kv_tile_range(shape, row.q_tile, Traits::kKvTileRows);
+  if (params.list_begin == nullptr) {
+    row.walk = dense_walk(range);
+    return row;
+  }
+  const int first_q_block = shape.first_position() / params.block_size;
+  const int64_t list = row.head * params.num_q_blocks + params.q_block_offsets[row.seq] +
+                       row.q_tile * kQTileRows / params.block_size - first_q_block;
+  const int64_t begin = params.list_begin[list];
+  const int len = params.list_len[list];
+  first_entry = list_entry(params.list_blocks, begin + len, 0, lane);
+  row.walk = list_walk(range, params.list_blocks, begin, len, __shfl_sync(~0u, first_entry, 0),
+                       params.block_size / Traits::kKvTileRows);
+  if (row.walk.list_end != begin + len) {
+    first_entry = list_entry(params.list_blocks, row.walk.list_end, 0, lane);
+  }
+  return row;
+}
+
+/// Output of a row that sees nothing: 0, and lse -inf or the sink.
+template <typename Traits>
+__device__ void write_empty_row(const PrefillParams& params, const RowInfo& row, int lane) {
+  using Element = typename Traits::Element;
+  const float lse = params.sinks ? params.sinks[row.head * params.sinks_stride] : -INFINITY;
+  for (int r = row.valid_begin; r < row.valid_end; ++r) {
+    const int64_t q_row = row.first_row + r;
+    auto* out = static_cast<Element*>(params.out) + q_row * params.out_row_stride +
+                row.head * params.out_head_stride;
+    for (int column = 8 * lane; column < Traits::kHeadDim; column += 8 * 32) {
+      *reinterpret_cast<uint4*>(out + column) = uint4{0, 0, 0, 0};
+    }
+    if (params.lse != nullptr && lane == 0) {
+      params.lse[row.head * params.lse_head_stride + q_row * params.lse_row_stride] = lse;
+    }
+  }
+}
+
+/// Warp 1: hands out rows and loads their Q, one row ahead of the consumers. The next row's
+/// description is read while they work.
+template <typename Traits>
+__device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& params,
+                              PrefillShared<Traits>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint64_t once = ptx::evict_first_policy();
+  const int num_tiles = *params.plan.num_tiles;
+  const int num_rows = num_tiles * params.num_q_heads;
+  RingPosition<Traits::kQSlots> slot;
+  int taken = 0;
+  if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
+  for (int work = static_cast<int>(blockIdx.x); work < num_rows;) {
+    const int next_work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
+    if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
+    int first_entry = 0;
+    const RowInfo row = describe_row<Traits>(params, work, num_tiles, lane, first_entry);
+    if (row.walk.num_tiles == 0) {
+      write_empty_row<Traits>(params, row, lane);
+    } else {
+      ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
+      shared.first_entries[slot.index][lane] = first_entry;
+      if (lane == 0) shared.rows[slot.index] = row;
+      __syncwarp();
+      if (lane == 0) {
+        ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
+        const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index]);
+        ptx::mbarrier_arrive_expect(q_full, Traits::kQBytes);
+        for (int panel = 0; panel < Traits::kPanels; ++panel) {
+          ptx::tma_load(ptx::shared_address(shared.q[slot.index]) + panel * Traits::kQPanelBytes,
+                        &maps.q, q_full, {panel * 64, row.first_row, row.head, 0}, once);
+        }
+      }
+      slot.advance();
+    }
+    work = next_work;
+  }
+  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
+  if (lane == 0) {
+    shared.rows[slot.index].head = -1;
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index]));
+  }
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,96 @@
+// Shared memory of the prefill kernel and what its warps tell each other there.
+#pragma once
+
+#include "fovea/attention/cuda/prefill_launch.h"
+#include "fovea/attention/cuda/prefill_params.h"
+#include "fovea/attention/cuda/prefill_tiles.h"
+#include "fovea/attention/cuda/ptx/mbarrier.h"
+#include "fovea/attention/cuda/ptx/swizzle128.h"
+#include "fovea/attention/cuda/tile_walk.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kPrefillThreads = 384;
+constexpr int kConsumerRows = kQTileRows / 2;  // of one warpgroup
+
+template <typename Element_, int kHeadDim_>
+struct PrefillTraits {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kPanels = kHeadDim / 64;
+  // head_dim 256 leaves no room for 128-row KV tiles, nor for a second Q.
+  static constexpr int kKvTileRows = prefill_kv_tile_rows(kHeadDim);
+  static constexpr int kQSlots = kHeadDim == 256 ? 1 : 2;
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
+  static constexpr uint32_t kQPanelBytes = kQTileRows * ptx::kPanelRowBytes;
+  static constexpr uint32_t kKvPanelBytes = kKvTileRows * ptx::kPanelRowBytes;
+  static constexpr uint32_t kQBytes = kPanels * kQPanelBytes;
+  static constexpr uint32_t kKvBytes = kPanels * kKvPanelBytes;
+};
+
+/// A row of work, as hand_out_rows() describes it to the other warps.
+struct RowInfo {
+  int32_t head;  // q head; -1: no more rows
+  int32_t q_tile;
+  int32_t seq;
+  int32_t kv_len;
+  int32_t kv_offset;    // contiguous K/V: row of the sequence's key 0
+  int32_t first_row;    // row of q where the tile begins; may be negative
+  int32_t valid_begin;  // rows of the tile that exist: [valid_begin, valid_end)
+  int32_t valid_end;
+  TileWalk walk;
+};
+
+template <typename Traits>
+struct PrefillShared {
+  alignas(ptx::kSwizzleAtomBytes) uint8_t q[Traits::kQSlots][Traits::kQBytes];
+  alignas(ptx::kSwizzleAtomBytes) uint8_t k[Traits::kStages][Traits::kKvBytes];
+  alignas(ptx::kSwizzleAtomBytes) uint8_t v[Traits::kStages][Traits::kKvBytes];
+  uint64_t q_full[Traits::kQSlots];
+  uint64_t q_empty[Traits::kQSlots];
+  uint64_t row_full[Traits::kQSlots];  // RowInfo is there; K and V need not wait for Q
+  uint64_t k_full[Traits::kStages];
+  uint64_t k_empty[Traits::kStages];
+  uint64_t v_full[Traits::kStages];
+  uint64_t v_empty[Traits::kStages];
+  uint64_t v_tail;                         // a V tile whose end the loader must clear
+  int32_t tile_of_stage[Traits::kStages];  // KV tile that a K stage holds, for masks
+  RowInfo rows[Traits::kQSlots];
+  int32_t first_entries[Traits::kQSlots][32];  // lists only: see TileWalker
+
+  __device__ void init_barriers() {
+    for (int i = 0; i < Traits::kQSlots; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&q_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&q_empty[i]), 2);
+      ptx::mbarrier_init(ptx::shared_address(&row_full[i]), 1);
+    }
+    for (int i = 0; i < Traits::kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&k_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&k_empty[i]), 2);
+      ptx::mbarrier_init(ptx::shared_address(&v_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&v_empty[i]), 2);
+    }
+    ptx::mbarrier_init(ptx::shared_address(&v_tail), 1);
+    ptx::mbarrier_init_fence();
+  }
+};
+
+/// Bytes to ask for at launch: the struct, and room to align it.
+template <typename Traits>
+constexpr int kPrefillSharedBytes = sizeof(PrefillShared<Traits>) + ptx::kSwizzleAtomBytes;
+
+/// A position in a ring of kSize buffers and the parity of its current phase.
+template <int kSize>
+struct RingPosition {
+  int index = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++index == kSize) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace fovea::cuda

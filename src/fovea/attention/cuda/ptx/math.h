@@ -1,0 +1,83 @@
+// Single instructions of arithmetic, register budgets, and small shared-memory accesses.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "fovea/attention/cuda/ptx/macros.h"
+
+namespace fovea::ptx {
+
+/// 2^x; 16 a clock and SM, the packed forms are no faster.
+FOVEA_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FOVEA_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two floats rounded to nearest even; `low` in the lower half.
+template <typename Element>
+FOVEA_DEVICE uint32_t pack2(float low, float high);
+template <>
+FOVEA_DEVICE uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(packed) : "f"(low), "f"(high));
+  return packed;
+}
+template <>
+FOVEA_DEVICE uint32_t pack2<__half>(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(packed) : "f"(low), "f"(high));
+  return packed;
+}
+
+/// Two 16-bit elements as floats.
+template <typename Element>
+FOVEA_DEVICE float2 unpack2(uint32_t packed);
+template <>
+FOVEA_DEVICE float2 unpack2<__nv_bfloat16>(uint32_t packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u)};
+}
+template <>
+FOVEA_DEVICE float2 unpack2<__half>(uint32_t packed) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&packed));
+}
+
+FOVEA_DEVICE void store_shared(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+FOVEA_DEVICE void store_shared(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+FOVEA_DEVICE void store_shared_zero16(uint32_t address) {
+  asm volatile("st.shared.v4.b32 [%0], {0, 0, 0, 0};" ::"r"(address) : "memory");
+}
+
+/// Over the 4 threads that share a row of a wgmma accumulator.
+FOVEA_DEVICE float quad_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
+  return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
+}
+FOVEA_DEVICE float quad_sum(float value) {
+  value += __shfl_xor_sync(~0u, value, 1);
+  return value + __shfl_xor_sync(~0u, value, 2);
+}
+
+/// Gives up, or claims, registers of a warpgroup. The kernel needs __launch_bounds__(threads, 1).
+template <int kRegisters>
+FOVEA_DEVICE void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+FOVEA_DEVICE void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace fovea::ptx

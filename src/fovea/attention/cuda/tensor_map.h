@@ -1,0 +1,38 @@
+// Tensor maps: how the copy engine sees q, k, v and out.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+
+#include "fovea/tensor/tensor.h"
+
+namespace fovea::cuda {
+
+/// Columns of 16-bit elements in a box: one 128-byte panel.
+constexpr int32_t kBoxColumns = 64;
+
+/// Rows, heads and pages of a 16-bit tensor, strides in elements; the last dimension is dense.
+struct TensorMapShape {
+  int64_t columns = 0;
+  int64_t rows = 0;
+  int64_t row_stride = 0;
+  int64_t heads = 0;
+  int64_t head_stride = 0;
+  int64_t pages = 1;
+  int64_t page_stride = 0;
+};
+
+/// [rows, heads, columns] and [pages, heads, rows, columns] in this form.
+TensorMapShape token_major_shape(const TensorView& view);
+TensorMapShape paged_shape(const TensorView& view);
+
+/// Empty when the copy engine can address the tensor, else the rule it breaks.
+std::string why_no_tensor_map(const TensorView& view, const char* name);
+
+/// A map with boxes of [box_rows][64 columns], 128-byte swizzle, zeros outside. Throws kDevice when
+/// the driver has no such function or refuses.
+CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows);
+
+}  // namespace fovea::cuda

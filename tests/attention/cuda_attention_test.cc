@@ -1,0 +1,247 @@
+// The Hopper backend against the double-precision reference, and the properties it promises.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "fovea/attention/cuda/cuda_backend.h"
+#include "fovea/attention/reference/reference_attention.h"
+#include "tests/attention/cuda_mirror.h"
+#include "tests/cases/attention_cases.h"
+#include "tests/cases/tolerances.h"
+
+namespace fovea {
+namespace {
+
+using cases::AttentionCase;
+using cases::AttentionData;
+using cases::DeviceMirror;
+using cases::Lists;
+
+class CudaAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cases::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+/// What the backend says it can do, so that no case drops out unseen.
+bool is_supported(const AttentionCase& c) {
+  const int64_t tile = c.head_dim == 256 ? 64 : 128;
+  const bool has_head_dim = c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256;
+  const bool has_pages =
+      c.page_size == 0 || c.page_size % tile == 0 || (c.page_size >= 8 && tile % c.page_size == 0);
+  const bool has_lists = c.lists == Lists::kNone || c.block_size % 128 == 0;
+  return has_head_dim && has_pages && has_lists && !c.has_periphery;
+}
+
+/// Shapes that the shared table has no reason to hold: many tiles, every head_dim, mixed options.
+std::vector<AttentionCase> larger_cases() {
+  std::vector<AttentionCase> all;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    const auto add = [&](const char* name, AttentionCase c) {
+      c.name = fmt::format("{}_{}", name, head_dim);
+      c.head_dim = head_dim;
+      all.push_back(std::move(c));
+    };
+    add("long", {.q_lens = {1500}, .kv_lens = {1500}, .num_q_heads = 4, .num_kv_heads = 2});
+    add("group_of_7", {.q_lens = {400}, .kv_lens = {900}, .num_q_heads = 7, .num_kv_heads = 1});
+    add("full", {.q_lens = {300, 128}, .kv_lens = {1000, 512}, .causal = false});
+    add("ragged_long", {.q_lens = {129, 0, 640, 1, 127, 256},
+                        .kv_lens = {1000, 300, 640, 2000, 127, 384},
+                        .num_q_heads = 4,
+                        .num_kv_heads = 2});
+    for (const int64_t page_size : {8, 32, 64, 128, 256}) {
+      add(fmt::format("pages_{}", page_size).c_str(), {.q_lens = {700, 100, 1},
+                                                       .kv_lens = {700, 1111, 257},
+                                                       .num_q_heads = 4,
+                                                       .num_kv_heads = 2,
+                                                       .page_size = page_size});
+    }
+    for (const int64_t window : {0, 127, 128, 129, 500}) {
+      add(fmt::format("window_{}", window).c_str(),
+          {.q_lens = {900, 70}, .kv_lens = {900, 1234}, .window_left = window});
+    }
+    add("sinks", {.q_lens = {333}, .kv_lens = {777}, .num_q_heads = 3, .has_sinks = true});
+    for (const Lists lists : {Lists::kAll, Lists::kRandom, Lists::kNoDiagonal, Lists::kSomeEmpty}) {
+      for (const int64_t block_size : {128, 256}) {
+        add(fmt::format("lists_{}_{}", static_cast<int>(lists), block_size).c_str(),
+            {.q_lens = {1500, 0, 200, 1},
+             .kv_lens = {1500, 40, 1777, 3000},
+             .num_q_heads = 4,
+             .num_kv_heads = 2,
+             .lists = lists,
+             .block_size = block_size});
+      }
+    }
+    add("lists_paged_window_sinks", {.q_lens = {1000, 300},
+                                     .kv_lens = {1500, 5600},
+                                     .num_q_heads = 6,
+                                     .num_kv_heads = 2,
+                                     .window_left = 700,
+                                     .has_sinks = true,
+                                     .page_size = 64,
+                                     .lists = Lists::kRandom,
+                                     .density = 0.5});
+    add("padded", {.q_lens = {300, 64}, .kv_lens = {300, 800}, .is_strided = true});
+  }
+  return all;
+}
+
+/// Empty when outputs agree: NaN and Inf positions, the norm over everything, then the norm of each
+/// row of head_dim elements. A row's error is measured against that row: early rows are averages of
+/// few values and far larger than late ones. Weights and results are rounded once each.
+std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
+                           int64_t head_dim, DType dtype) {
+  const double ulp = dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  const std::string overall = cases::difference(actual, expected, {ulp, INFINITY});
+  if (!overall.empty()) return overall;
+  for (size_t row = 0; row < actual.size(); row += static_cast<size_t>(head_dim)) {
+    double error = 0, norm = 0;
+    for (size_t i = row; i < row + static_cast<size_t>(head_dim); ++i) {
+      if (!std::isfinite(expected[i])) continue;
+      error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    if (std::sqrt(error) > 2 * ulp * std::sqrt(norm)) {
+      return fmt::format("row {}: relative error {} above {}", row / static_cast<size_t>(head_dim),
+                         std::sqrt(error / norm), 2 * ulp);
+    }
+  }
+  return "";
+}
+
+void expect_like_reference(const AttentionCase& shape, DType dtype) {
+  SCOPED_TRACE(fmt::format("{} {}", shape.name, dtype_name(dtype)));
+  AttentionData data(shape, DType::kF32, 7);
+  cases::round_inputs(data, dtype);
+  DeviceMirror mirror(data, dtype, shape.is_strided);
+  const AttentionBackend& backend = cuda_attention_backend();
+  const std::string reason = backend.why_unsupported(mirror.params(), DeviceMirror::context());
+  ASSERT_EQ(reason.empty(), is_supported(shape)) << reason;
+  if (!reason.empty()) return;
+  check_attention_params(mirror.params(), DeviceMirror::context());
+  mirror.run(backend);
+  reference_attention_backend().run(data.params(), {});
+  EXPECT_EQ(row_difference(mirror.out(), data.out(), shape.head_dim, dtype), "");
+  const std::vector<float> expected = data.lse();
+  ASSERT_EQ(mirror.lse().size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isinf(expected[i])) {
+      EXPECT_EQ(mirror.lse()[i], expected[i]) << "lse " << i;
+    } else {
+      EXPECT_NEAR(mirror.lse()[i], expected[i],
+                  cases::kLseTolerance * std::max(1.f, std::abs(expected[i])))
+          << "lse " << i;
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_TRUE(mirror.is_untouched());
+}
+
+TEST_F(CudaAttention, EqualsTheReferenceOverTheTableInBf16) {
+  for (const AttentionCase& shape : cases::attention_cases()) {
+    expect_like_reference(shape, DType::kBF16);
+  }
+}
+
+TEST_F(CudaAttention, EqualsTheReferenceOverTheTableInF16) {
+  for (const AttentionCase& shape : cases::attention_cases()) {
+    expect_like_reference(shape, DType::kF16);
+  }
+}
+
+TEST_F(CudaAttention, EqualsTheReferenceOnLargerShapesInBf16) {
+  for (const AttentionCase& shape : larger_cases()) expect_like_reference(shape, DType::kBF16);
+}
+
+TEST_F(CudaAttention, EqualsTheReferenceOnLargerShapesInF16) {
+  for (const AttentionCase& shape : larger_cases()) expect_like_reference(shape, DType::kF16);
+}
+
+/// Rows of `all` (order of a [rows, heads, head_dim] view) that belong to query rows [begin, end).
+std::vector<float> rows_of(const std::vector<float>& all, const AttentionParams& params,
+                           int64_t begin, int64_t end) {
+  const int64_t width = params.num_q_heads() * params.head_dim();
+  return {all.begin() + begin * width, all.begin() + end * width};
+}
+
+TEST_F(CudaAttention, ARowsBitsDependOnNeitherChunksNorBatchMates) {
+  const AttentionCase whole{
+      .q_lens = {777}, .kv_lens = {777}, .head_dim = 128, .num_q_heads = 4, .num_kv_heads = 2};
+  AttentionData data(whole, DType::kF32, 3);
+  DeviceMirror one(data, DType::kBF16, false);
+  one.run(cuda_attention_backend());
+  for (const int64_t split : {1, 100, 128, 500}) {
+    // The same K and V; the rows before `split` are another sequence of their own keys.
+    const int64_t q_offsets[] = {0, split, 777};
+    const int64_t kv_lens[] = {split, 777};
+    const int64_t kv_offsets[] = {data.params().kv.kv_offsets[0], data.params().kv.kv_offsets[0]};
+    DeviceMirror two(data, DType::kBF16, false);
+    const auto q = cases::DeviceBuffer::copy_of(q_offsets, 3);
+    const auto lens = cases::DeviceBuffer::copy_of(kv_lens, 2);
+    const auto offsets = cases::DeviceBuffer::copy_of(kv_offsets, 2);
+    two.params().batch = {2, q.as<int64_t>(), lens.as<int64_t>()};
+    two.params().kv.kv_offsets = offsets.as<int64_t>();
+    two.run(cuda_attention_backend());
+    EXPECT_EQ(two.out(), one.out()) << "split at " << split;
+    EXPECT_EQ(two.lse(), one.lse()) << "split at " << split;
+  }
+}
+
+TEST_F(CudaAttention, SelectingEverythingIsDense) {
+  AttentionCase shape{.q_lens = {600, 100},
+                      .kv_lens = {600, 900},
+                      .head_dim = 128,
+                      .num_q_heads = 4,
+                      .num_kv_heads = 2,
+                      .lists = Lists::kAll};
+  AttentionData data(shape, DType::kF32, 3);
+  DeviceMirror sparse(data, DType::kBF16, false);
+  sparse.run(cuda_attention_backend());
+  DeviceMirror dense(data, DType::kBF16, false);
+  dense.params().selection = nullptr;
+  dense.run(cuda_attention_backend());
+  EXPECT_EQ(sparse.out(), dense.out());
+  EXPECT_EQ(sparse.lse(), dense.lse());
+}
+
+TEST_F(CudaAttention, NanStaysInItsRowAndInfinityBehavesAsInTheReference) {
+  const AttentionCase shape{.q_lens = {300}, .kv_lens = {300}, .num_q_heads = 1};
+  AttentionData data(shape, DType::kF32, 3);
+  cases::set(data.params().q, 250 * data.params().q.stride[0] + 5, NAN);
+  data.set_key(0, 10, 0, INFINITY);
+  cases::round_inputs(data, DType::kBF16);
+  DeviceMirror mirror(data, DType::kBF16, false);
+  mirror.run(cuda_attention_backend());
+  const std::vector<float> row = rows_of(mirror.out(), mirror.params(), 250, 251);
+  for (const float value : row) EXPECT_TRUE(std::isnan(value));
+  reference_attention_backend().run(data.params(), {});
+  EXPECT_EQ(row_difference(mirror.out(), data.out(), shape.head_dim, DType::kBF16), "");
+}
+
+TEST_F(CudaAttention, SaysWhatItSupports) {
+  AttentionData data({.q_lens = {8}, .kv_lens = {8}, .head_dim = 96}, DType::kF32, 1);
+  DeviceMirror mirror(data, DType::kBF16, false);
+  const auto reason = [&] {
+    return cuda_attention_backend().why_unsupported(mirror.params(), DeviceMirror::context());
+  };
+  EXPECT_EQ(reason(), "has bf16 and f16 with head_dim 64, 128, 256, got bf16 with 96");
+  Context other = DeviceMirror::context();
+  other.device.index = 99;
+  EXPECT_NE(cuda_attention_backend().why_unsupported(mirror.params(), other), "");
+}
+
+/// Without a GPU every binary starts, and says so in one line.
+TEST(CudaAttentionAnywhere, AMissingGpuIsOneClearLine) {
+  AttentionData data({.q_lens = {8}, .kv_lens = {8}}, DType::kBF16, 1);
+  const AttentionBackend& backend = cuda_attention_backend();
+  EXPECT_EQ(backend.why_unsupported(data.params(), {}), "runs on CUDA devices only");
+  const std::string no_gpu = cases::why_no_gpu();
+  if (no_gpu.empty()) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_EQ(backend.why_unsupported(data.params(), DeviceMirror::context()), no_gpu);
+  EXPECT_EQ(no_gpu.rfind("no GPU", 0), 0u) << no_gpu;
+  EXPECT_EQ(no_gpu.find('\n'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea
