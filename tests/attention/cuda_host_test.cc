@@ -11,7 +11,7 @@
 namespace fovea::cuda {
 namespace {
 
-TEST(Swizzle128, IsItsOwnInverseAndSpreadsAColumnOverAllBanks) {
+TEST(CudaSwizzle128, IsItsOwnInverseAndSpreadsAColumnOverAllBanks) {
   for (uint32_t offset = 0; offset < 4096; ++offset) {
     EXPECT_EQ(ptx::swizzle128(ptx::swizzle128(offset)), offset);
     EXPECT_EQ(ptx::swizzle128(offset) / 128, offset / 128);
@@ -26,7 +26,7 @@ TEST(Swizzle128, IsItsOwnInverseAndSpreadsAColumnOverAllBanks) {
   EXPECT_EQ(ptx::swizzle128(3 * 128 + 5 * 16 + 4), 3u * 128 + (5 ^ 3) * 16 + 4);
 }
 
-TEST(Descriptor, PutsEveryFieldInItsBits) {
+TEST(CudaDescriptor, PutsEveryFieldInItsBits) {
   const uint64_t k_major = ptx::k_major_descriptor(0x12340);
   EXPECT_EQ(k_major & 0x3fff, 0x1234u);           // start address / 16
   EXPECT_EQ(k_major >> 16 & 0x3fff, 1u);          // leading offset, not used
@@ -40,7 +40,7 @@ TEST(Descriptor, PutsEveryFieldInItsBits) {
   EXPECT_EQ(ptx::advance(mn_major, 2048), ptx::mn_major_descriptor(0x12340 + 2048, 128 * 128));
 }
 
-TEST(QTiles, CoverEveryRowOnceAndStayUnderTheirBound) {
+TEST(CudaQTiles, CoverEveryRowOnceAndStayUnderTheirBound) {
   for (const int kv_len : {0, 1, 127, 128, 129, 500, 1024}) {
     for (const int q_len : {0, 1, 2, 127, 128, 129, 300, 700}) {
       const SequenceShape shape{q_len, kv_len};
@@ -65,7 +65,7 @@ bool sees(const SequenceShape& shape, int position, int t) {
          (shape.window_left < 0 || t >= position - shape.window_left);
 }
 
-TEST(KvTiles, HoldEveryVisibleKeyAndOnlyMaskedTilesHaveHiddenOnes) {
+TEST(CudaKvTiles, HoldEveryVisibleKeyAndOnlyMaskedTilesHaveHiddenOnes) {
   int num_plain = 0;
   for (const int rows : {64, 128}) {
     for (const bool causal : {true, false}) {
@@ -101,7 +101,7 @@ TEST(KvTiles, HoldEveryVisibleKeyAndOnlyMaskedTilesHaveHiddenOnes) {
   EXPECT_GT(num_plain, 1000);  // masks are the exception
 }
 
-TEST(QTiles, FourMillionTokensStayInRange) {
+TEST(CudaQTiles, FourMillionTokensStayInRange) {
   const SequenceShape shape{4 << 20, 4 << 20};
   EXPECT_EQ(shape.end_q_tile(), 32768);
   const KvTileRange range = kv_tile_range(shape, 32767, 128);
