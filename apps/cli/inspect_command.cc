@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "apps/cli/prompt.h"
 #include "apps/cli/table.h"
+#include "fovea/base/error.h"
 #include "fovea/model_io/model_file.h"
 
 namespace fovea::cli {
@@ -29,11 +32,25 @@ int64_t kv_bytes_per_token(const ModelConfig& config, int64_t element_bytes) {
   return 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes;
 }
 
-// What the file says of its chat template; a safetensors folder keeps it in tokenizer_config.json.
-std::string chat_template_text(const ModelFile& file) {
+// Source of the chat template; a safetensors folder keeps it in tokenizer_config.json.
+std::string chat_template_source(const ModelFile& file) {
+  if (file.gguf() != nullptr) {
+    return std::string(file.gguf()->find_string("tokenizer.chat_template").value_or(""));
+  }
+  std::ifstream config(file.folder() + "/tokenizer_config.json");
+  const auto json = nlohmann::json::parse(config, nullptr, false);
   const bool has_template =
-      file.gguf() != nullptr && file.gguf()->find_string("tokenizer.chat_template").has_value();
-  return has_template ? "in the file" : "none";
+      json.is_object() && json.contains("chat_template") && json.at("chat_template").is_string();
+  return has_template ? json.at("chat_template").get<std::string>() : "";
+}
+
+std::string chat_template_text(const ModelFile& file) {
+  try {
+    const auto chat = detect_chat_template(chat_template_source(file));
+    return chat ? std::string(chat_family_name(chat->family)) : "none";
+  } catch (const Error&) {
+    return "of a family that Fovea does not know";
+  }
 }
 
 nlohmann::json config_json(const ModelConfig& config) {

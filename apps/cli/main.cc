@@ -1,10 +1,13 @@
 // The `fovea` command: what each subcommand does is in the file of its name.
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/bench_command.h"
 #include "apps/cli/conditions.h"
 #include "apps/cli/exit_codes.h"
 #include "apps/cli/inspect_command.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/needle_command.h"
+#include "apps/cli/run_command.h"
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -16,6 +19,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "fovea " + fovea::cli::version_text(),
                        "Print version and commit");
   app.require_subcommand(1);
+  fovea::cli::add_run_command(app);
+  fovea::cli::add_bench_command(app);
+  fovea::cli::add_needle_command(app);
   fovea::cli::add_inspect_command(app);
   fovea::cli::install_interrupt_handler();
   return fovea::cli::parse_and_run(app, argc, argv);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "fovea/base/error.h"
+#include "fovea/tokenizer/utf8.h"
 
 namespace fovea::cli {
 namespace {
@@ -23,27 +24,6 @@ std::string read_all(int descriptor, const std::string& path) {
     if (count < 0) fail(ErrorCode::kInvalidFile, "cannot read {}: {}", path, std::strerror(errno));
     text.append(buffer, static_cast<size_t>(count));
   }
-}
-
-// Length of the UTF-8 sequence that starts at text[0], or 0 when it is malformed.
-size_t utf8_sequence_length(std::string_view text) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
-  const uint32_t first = byte(0);
-  if (first < 0x80) return 1;
-  if (first < 0xc2 || first > 0xf4 || !continues(1)) return 0;
-  if (first < 0xe0) return 2;
-  if (!continues(2)) return 0;
-  if (first < 0xf0) {
-    const bool overlong = first == 0xe0 && byte(1) < 0xa0;
-    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
-    return overlong || surrogate ? 0 : 3;
-  }
-  const bool overlong = first == 0xf0 && byte(1) < 0x90;
-  const bool too_big = first == 0xf4 && byte(1) >= 0x90;
-  return overlong || too_big || !continues(3) ? 0 : 4;
 }
 
 }  // namespace
@@ -62,10 +42,11 @@ std::string read_text(const std::string& path) {
 
 void check_utf8(std::string_view text, std::string_view what) {
   for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_sequence_length(text.substr(at));
-    check_argument(length > 0, "{} is not UTF-8: byte 0x{:02x} at offset {}", what,
+    const Utf8Sequence sequence = first_utf8_sequence(text.substr(at));
+    check_argument(sequence.kind == Utf8Sequence::kCharacter,
+                   "{} is not UTF-8: byte 0x{:02x} at offset {}", what,
                    static_cast<unsigned char>(text[at]), at);
-    at += length;
+    at += static_cast<size_t>(sequence.size);
   }
 }
 

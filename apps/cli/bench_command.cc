@@ -1,0 +1,226 @@
+#include "apps/cli/bench_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "apps/cli/attention_options.h"
+#include "apps/cli/bench.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/model_options.h"
+#include "apps/cli/parse_values.h"
+#include "apps/cli/progress.h"
+#include "apps/cli/report_json.h"
+#include "apps/cli/table.h"
+#include "apps/cli/text_io.h"
+#include "fovea/base/error.h"
+#include "fovea/base/parallel.h"
+#include "fovea/model_io/model_config.h"
+#include "fovea/tokenizer/tokenizer.h"
+
+namespace fovea::cli {
+namespace {
+
+struct BenchOptions {
+  ModelArguments model;
+  std::string file;
+  std::string lengths = "1K,2K,4K";
+  std::string attention = "dense,rescue";
+  AttentionOptions knobs;
+  BenchPlan plan;
+  bool json = false;
+  std::string output;
+};
+
+using PhaseMember = double PhaseTimes::*;
+
+std::vector<double> phase_samples(const BenchRow& row, PhaseMember member) {
+  std::vector<double> samples;
+  for (const PrefillReport& report : row.reports) samples.push_back(report.times.*member);
+  return samples;
+}
+
+nlohmann::json row_json(const BenchRow& row, int64_t num_q_heads) {
+  nlohmann::json json = {
+      {"length", row.length},
+      {"attention", row.attention},
+      {"ttft_ms", summary_json(row.ttft_ms)},
+      {"attention_ms", summary_json(phase_samples(row, &PhaseTimes::attention_ms))},
+      {"selection_ms", summary_json(phase_samples(row, &PhaseTimes::selection_ms))},
+      {"matmul_ms", summary_json(phase_samples(row, &PhaseTimes::matmul_ms))},
+      {"other_ms", summary_json(phase_samples(row, &PhaseTimes::other_ms))},
+      {"speedup", summary_json(row.speedup)},
+      {"density", summary_json(row.density)},
+      {"itl_ms", summary_json(row.itl_ms)},
+      {"agreement", nullptr},
+      {"peak_memory_bytes", row.peak_memory_bytes},
+      {"prefill", to_json(row.reports.back(), num_q_heads, true)}};
+  if (row.agreement) {
+    json["agreement"] = {{"num_rows", row.agreement->num_rows},
+                         {"top1_share", row.agreement->top1_share},
+                         {"mean_kl", row.agreement->mean_kl}};
+  }
+  return json;
+}
+
+std::string median_ms(const std::vector<double>& samples) {
+  return samples.empty() ? "-" : format_seconds(median(samples) / 1e3);
+}
+
+std::string spread_ms(const std::vector<double>& samples) {
+  const auto [low, high] = std::minmax_element(samples.begin(), samples.end());
+  return format_seconds(*low / 1e3) + " - " + format_seconds(*high / 1e3);
+}
+
+void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
+  Table times({"length", "attention", "ttft", "min - max", "attention", "selection", "matmul",
+               "other", "speed-up"});
+  Table costs({"length", "attention", "density", "top-1", "mean KL", "itl", "kv", "statistics",
+               "scratch", "peak memory"});
+  std::set<std::string> notes;
+  for (const BenchRow& row : rows) {
+    const std::string length = fmt::format("{}", row.length);
+    const PrefillReport& report = row.reports.back();
+    times.add_row({length, row.attention, median_ms(row.ttft_ms), spread_ms(row.ttft_ms),
+                   median_ms(phase_samples(row, &PhaseTimes::attention_ms)),
+                   median_ms(phase_samples(row, &PhaseTimes::selection_ms)),
+                   median_ms(phase_samples(row, &PhaseTimes::matmul_ms)),
+                   median_ms(phase_samples(row, &PhaseTimes::other_ms)),
+                   row.speedup.empty() ? "-" : fmt::format("{:.2f}x", median(row.speedup))});
+    costs.add_row({length, row.attention, format_percent(median(row.density)),
+                   row.agreement ? format_percent(row.agreement->top1_share) : "-",
+                   row.agreement ? fmt::format("{:.4f}", row.agreement->mean_kl) : "-",
+                   median_ms(row.itl_ms), format_bytes(static_cast<double>(report.kv_bytes)),
+                   format_bytes(static_cast<double>(report.stats_bytes)),
+                   format_bytes(static_cast<double>(report.selection_scratch_bytes)),
+                   format_bytes(static_cast<double>(row.peak_memory_bytes))});
+    if (!report.note.empty()) notes.insert(fmt::format("{}: {}", row.attention, report.note));
+  }
+  fmt::print("{}\n{}", times.to_string(), costs.to_string());
+  const auto agreement = std::find_if(
+      rows.begin(), rows.end(), [](const BenchRow& row) { return row.agreement.has_value(); });
+  fmt::print("\nMedians of {} repetitions, each on a fresh prompt; rivals in turn.", repetitions);
+  if (agreement != rows.end()) {
+    fmt::print(" Top-1 and KL: against dense, over the last {} positions of one prompt.",
+               agreement->agreement->num_rows);
+  }
+  fmt::print("\n");
+  for (const std::string& note : notes) fmt::print("{}\n", note);
+}
+
+BenchPlan make_plan(const BenchOptions& options) {
+  BenchPlan plan = options.plan;
+  plan.lengths = parse_tokens_list(options.lengths, "--lengths");
+  plan.attention_names = parse_attention_list(options.attention);
+  for (const std::string& name : plan.attention_names) {
+    plan.attentions.push_back(attention_settings(name, options.knobs));
+  }
+  return plan;
+}
+
+void bench(const BenchOptions& options, const CLI::App& command) {
+  const BenchPlan plan = make_plan(options);
+  std::optional<OutputFile> output;
+  if (!options.output.empty()) output.emplace(options.output);
+  const std::string text = read_text(options.file);
+  check_utf8(text, options.file);
+
+  const auto model = load_model(options.model);
+  const std::vector<int32_t> tokens = model->tokenizer().encode(text, {.add_bos = false});
+  std::vector<BenchRow> rows;
+  ProgressBar bar;
+  bool finished = false;
+  try {
+    run_bench(
+        model, plan, tokens, &interrupt_flag(),
+        [&](const std::string& what, double share) {
+          bar.update(what, static_cast<int64_t>(share * 1000), 1000);
+        },
+        [&](const std::vector<BenchRow>& more) {
+          rows.insert(rows.end(), more.begin(), more.end());
+        });
+    finished = true;
+  } catch (const Cancelled&) {
+  }
+  bar.clear();
+
+  Conditions conditions = model_conditions(*model, command);
+  conditions.prompt_length = options.lengths + " tokens";
+  conditions.answer_length = "1 token for ttft; itl over " + std::to_string(plan.decode_tokens);
+  conditions.tokens_counted = "prompt for ttft, output for itl";
+  nlohmann::json json = machine_json(resolve_num_threads(model->context()));
+  json["command"] = "bench";
+  json["conditions"] = to_json(conditions);
+  json["finished"] = finished;
+  json["repetitions"] = plan.repetitions;
+  json["text_hash"] = prompt_hash(tokens);
+  json["text_tokens"] = tokens.size();
+  json["weight_bytes"] = model->weight_bytes();
+  for (size_t i = 0; i < plan.attentions.size(); ++i) {
+    json["selectors"][plan.attention_names[i]] = to_json(plan.attentions[i]);
+  }
+  json["rows"] = nlohmann::json::array();
+  for (const BenchRow& row : rows)
+    json["rows"].push_back(row_json(row, model->config().num_q_heads));
+
+  if (output && !rows.empty()) output->write(json.dump(2) + "\n");
+  if (options.json) {
+    fmt::print("{}\n", json.dump(2));
+  } else if (!rows.empty()) {
+    print_rows(rows, plan.repetitions);
+    fmt::print("{}\n", to_line(conditions));
+  }
+  if (!finished) {
+    throw Interrupted(fmt::format("{} of {} lengths were measured",
+                                  rows.size() / plan.attentions.size(), plan.lengths.size()));
+  }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* command =
+      app.add_subcommand("bench", "Time prompts of several lengths, attention by attention");
+  add_model_options(*command, options->model);
+  command->add_option("-f,--file", options->file, "Text to cut prompts from; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--lengths", options->lengths, "Prompt lengths in tokens")
+      ->capture_default_str()
+      ->type_name("N,N,...");
+  command->add_option("--attention", options->attention, "Any of " + attention_names())
+      ->capture_default_str()
+      ->type_name("NAME,NAME,...");
+  BenchPlan& plan = options->plan;
+  command->add_option("--repetitions", plan.repetitions, "Timed prompts per length and attention")
+      ->capture_default_str();
+  command
+      ->add_option("--agreement-rows", plan.agreement_rows,
+                   "Last positions of a prompt over which answers are compared with dense")
+      ->capture_default_str();
+  command
+      ->add_option("--decode-tokens", plan.decode_tokens, "Tokens decoded behind a prompt, for itl")
+      ->capture_default_str();
+  command
+      ->add_option("--chunk-size", plan.chunk_size,
+                   "Tokens per prefill step; 0 is the engine's own")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "Print JSON instead of tables");
+  command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
+      ->type_name("FILE");
+  add_attention_options(*command, options->knobs);
+  command->footer(
+      "Examples:\n"
+      "  fovea bench -m model.gguf -f book.txt --lengths 1K,2K,4K,8K --attention dense,rescue\n"
+      "  fovea bench -m model.gguf -f book.txt --attention dense,rescue,witness --density 0.1\n"
+      "  fovea bench -m model.gguf -f book.txt --lengths 8K --repetitions 5 -o result.json");
+  command->callback([options, command] { bench(*options, *command); });
+}
+
+}  // namespace fovea::cli

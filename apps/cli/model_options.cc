@@ -1,0 +1,64 @@
+#include "apps/cli/model_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "apps/cli/progress.h"
+#include "fovea/base/error.h"
+#include "fovea/base/parallel.h"
+
+namespace fovea::cli {
+namespace {
+
+ComputeType parse_compute_type(const std::string& name) {
+  if (name == "auto") return ComputeType::kAuto;
+  if (name == "f32") return ComputeType::kF32;
+  check_argument(name == "bf16", "--dtype must be auto, f32 or bf16, not \"{}\"", name);
+  return ComputeType::kBF16;
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& command, ModelArguments& arguments) {
+  command
+      .add_option("-m,--model", arguments.path,
+                  "A .gguf file, a .safetensors file beside its config.json, or their folder")
+      ->required()
+      ->type_name("MODEL");
+  command
+      .add_option("--dtype", arguments.dtype,
+                  "Type to compute in; auto is bf16 where the processor multiplies it, else f32")
+      ->capture_default_str()
+      ->type_name("auto|f32|bf16");
+  command.add_option("--threads", arguments.num_threads, "CPU threads; 0 is one per core")
+      ->capture_default_str();
+}
+
+std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
+  check_argument(arguments.num_threads >= 0, "--threads must not be negative, is {}",
+                 arguments.num_threads);
+  ModelOptions options;
+  options.compute = parse_compute_type(arguments.dtype);
+  options.num_threads = arguments.num_threads;
+  ProgressBar bar;
+  options.progress = [&bar](double share) {
+    bar.update("loading the model", static_cast<int64_t>(share * 1000), 1000);
+  };
+  return Model::load(arguments.path, options);
+}
+
+Conditions model_conditions(const Model& model, const CLI::App& command) {
+  const std::string dtype(dtype_name(model.compute_dtype()));
+  Conditions conditions;
+  conditions.model = model.path();
+  conditions.hardware = hardware_text(resolve_num_threads(model.context()));
+  conditions.weights_dtype = dtype;
+  conditions.attention_dtype = dtype;
+  conditions.kv_dtype = dtype;
+  conditions.concurrency = "1, one request at a time";
+  conditions.engine = "fovea " + version_text();
+  conditions.flags = given_options(command);
+  conditions.prefix_caching = "off";
+  return conditions;
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,33 @@
+// Options that every command with a model shares, and loading it with a progress bar.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "apps/cli/conditions.h"
+#include "fovea/engine/model.h"
+
+namespace CLI {
+class App;
+}
+
+namespace fovea::cli {
+
+struct ModelArguments {
+  std::string path;
+  std::string dtype = "auto";
+  int32_t num_threads = 0;
+};
+
+/// Adds -m/--model, --dtype and --threads. `arguments` must outlive the parse.
+void add_model_options(CLI::App& command, ModelArguments& arguments);
+
+/// Throws as Model::load does, kInvalidArgument on an unknown dtype or a negative number of
+/// threads.
+std::shared_ptr<const Model> load_model(const ModelArguments& arguments);
+
+/// The conditions that the model and this command's options settle; lengths are the caller's to
+/// fill.
+Conditions model_conditions(const Model& model, const CLI::App& command);
+
+}  // namespace fovea::cli

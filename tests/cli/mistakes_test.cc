@@ -1,0 +1,168 @@
+// Every mistake a user can make: one clear line that names the thing, and exit code 2.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/process.h"
+
+namespace fovea::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string kModel = "models/needle_7m";
+
+using Arguments = std::vector<std::string>;
+
+void expect_mistake(const Arguments& arguments, const std::string& named,
+                    const std::string& input = "") {
+  const ProcessResult result = run_fovea(arguments, input);
+  std::string line = "fovea";
+  for (const std::string& argument : arguments) line += " " + argument;
+  EXPECT_EQ(result.exit_code, 2) << line << "\n" << result.err;
+  EXPECT_THAT(result.err, StartsWith("fovea: error: ")) << line;
+  EXPECT_THAT(result.err, HasSubstr(named)) << line;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << line << "\n"
+                                                                       << result.err;
+  EXPECT_EQ(result.out, "") << line;
+}
+
+Arguments run_with(const Arguments& more) {
+  Arguments arguments = {"run", "-m", kModel};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// A folder in which a test breaks a copy of the model.
+class BrokenModelTest : public testing::Test {
+ protected:
+  BrokenModelTest() : folder_(testing::TempDir() + "fovea_broken_model") {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::copy(kModel, folder_);
+  }
+  ~BrokenModelTest() override { std::filesystem::remove_all(folder_); }
+  void replace_in_config(const std::string& from, const std::string& to) {
+    std::ifstream file(folder_ + "/config.json");
+    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    std::ofstream(folder_ + "/config.json") << text.replace(at, from.size(), to);
+  }
+  std::string folder_;
+};
+
+TEST(Mistake, CommandLine) {
+  expect_mistake({"frobnicate"}, "unknown command \"frobnicate\"");
+  expect_mistake({"run"}, "--model is required");
+  expect_mistake(run_with({"-p", "x", "--frob"}), "--frob");
+  expect_mistake({"--frob"}, "--frob");
+}
+
+TEST(Mistake, ModelPath) {
+  expect_mistake({"run", "-m", "no/such/model", "-p", "x"}, "no/such/model");
+  expect_mistake({"inspect", "no/such/model"}, "no/such/model");
+  expect_mistake({"inspect", "README.md"}, "README.md");
+  expect_mistake({"inspect", "tests"}, "tests");
+}
+
+TEST_F(BrokenModelTest, Truncated) {
+  std::filesystem::resize_file(folder_ + "/model.safetensors", 5000000);
+  expect_mistake({"inspect", folder_}, "model.safetensors");
+  expect_mistake({"run", "-m", folder_, "-p", "x"}, "model.safetensors");
+}
+
+TEST_F(BrokenModelTest, UnknownArchitecture) {
+  replace_in_config("Qwen3ForCausalLM", "FrobForCausalLM");
+  replace_in_config("\"qwen3\"", "\"frob\"");
+  expect_mistake({"inspect", folder_}, "rob");
+  expect_mistake({"run", "-m", folder_, "-p", "x"}, "rob");
+}
+
+TEST_F(BrokenModelTest, NoConfiguration) {
+  std::filesystem::remove(folder_ + "/config.json");
+  expect_mistake({"run", "-m", folder_, "-p", "x"}, "config.json");
+}
+
+TEST_F(BrokenModelTest, NoTokenizer) {
+  std::filesystem::remove(folder_ + "/tokenizer.json");
+  expect_mistake({"run", "-m", folder_, "-p", "x"}, "tokenizer.json");
+}
+
+TEST(Mistake, Prompt) {
+  expect_mistake(run_with({}), "the prompt is empty");
+  expect_mistake(run_with({"-p", ""}), "the prompt is empty");
+  expect_mistake(run_with({"-f", "-"}), "standard input holds no text", "");
+  expect_mistake(run_with({"-f", "no/such/file"}), "no/such/file");
+  expect_mistake(run_with({"-f", "tests"}), "tests");
+  expect_mistake(run_with({"-p", "ab\xff"}), "the prompt is not UTF-8: byte 0xff at offset 2");
+  expect_mistake(run_with({"-f", "-"}), "standard input is not UTF-8: byte 0xc3 at offset 2",
+                 "ab\xc3");
+  expect_mistake(run_with({"-p", "x", "--system", "y"}), "--system needs a chat template");
+}
+
+TEST(Mistake, PromptLongerThanTheContext) {
+  std::string text;
+  for (int i = 0; i < 140000; ++i) text += " the";
+  expect_mistake(run_with({"-f", "-"}), "context 131072", text);
+  expect_mistake({"needle", "-m", kModel, "-f", "-", "--length", "128K"}, "context of 131072",
+                 text);
+  expect_mistake({"bench", "-m", kModel, "-f", "-", "--lengths", "132K"}, "context of 131072",
+                 text);
+}
+
+TEST(Mistake, TextShorterThanTheLengthsAskedFor) {
+  expect_mistake({"bench", "-m", kModel, "-f", "-", "--lengths", "4K"}, "the text has",
+                 "too short");
+  expect_mistake({"needle", "-m", kModel, "-f", "-", "--length", "4K"}, "", "too short");
+}
+
+TEST(Mistake, OutputThatCannotBeWrittenIsSaidBeforeTheWork) {
+  for (const Arguments& arguments : {run_with({"-p", "x", "-o", "no/such/folder/x.json"}),
+                                     run_with({"-p", "x", "-o", "tests"})}) {
+    expect_mistake(arguments, "cannot write " + arguments.back());
+  }
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "-o", "no/such/folder/x.json"},
+                 "cannot write no/such/folder/x.json");
+  expect_mistake({"needle", "-m", kModel, "-f", "README.md", "-o", "no/such/folder/x.json"},
+                 "cannot write no/such/folder/x.json");
+}
+
+TEST(Mistake, Attention) {
+  expect_mistake(run_with({"-p", "x", "--attention", "frob"}), "frob");
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", "dense,frob"}, "frob");
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", "dense,dense"}, "twice");
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", ","}, "names no method");
+}
+
+TEST(Mistake, Numbers) {
+  expect_mistake(run_with({"-p", "x", "-n", "many"}), "many");
+  expect_mistake(run_with({"-p", "x", "-n", "0"}), "-n must be positive, is 0");
+  expect_mistake(run_with({"-p", "x", "-n", "-3"}), "-3");
+  expect_mistake(run_with({"-p", "x", "--temperature", "-1"}), "temperature");
+  expect_mistake(run_with({"-p", "x", "--temperature", "nan"}), "temperature");
+  expect_mistake(run_with({"-p", "x", "--top-p", "1.5"}), "top_p");
+  expect_mistake(run_with({"-p", "x", "--length", "8KB"}), "8KB");
+  expect_mistake(run_with({"-p", "x", "--chunk-size", "-1"}), "--chunk-size");
+  expect_mistake(run_with({"-p", "x", "--threads", "-1"}), "--threads");
+  expect_mistake(run_with({"-p", "x", "--threads", "99999999999"}), "99999999999");
+  expect_mistake(run_with({"-p", "x", "--dtype", "f64"}), "f64");
+  for (const auto& [knob, value, named] :
+       {std::array{"--density", "1.5", "density"}, std::array{"--density", "nan", "density"},
+        std::array{"--alpha-base", "-1", "alpha_base"},
+        std::array{"--witnesses", "9", "num_witnesses"},
+        std::array{"--block-size", "100", "block_size"},
+        std::array{"--sink-blocks", "-1", "sink_blocks"}, std::array{"--quantiles", "some", "some"},
+        std::array{"--aggregation", "mean", "mean"}, std::array{"--periphery", "maybe", "maybe"}}) {
+    expect_mistake(run_with({"-p", "x", "--attention", "rescue", knob, value}), named);
+  }
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--lengths", "0"}, "--lengths");
+  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--repetitions", "0"}, "repetitions");
+  expect_mistake({"needle", "-m", kModel, "-f", "README.md", "--documents", "0"}, "--documents");
+}
+
+}  // namespace
+}  // namespace fovea::cli

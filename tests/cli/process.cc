@@ -1,0 +1,90 @@
+#include "tests/cli/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+extern char** environ;
+
+namespace fovea::cli {
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// Whether the process has a handler of its own for SIGINT.
+bool handles_interrupt(int pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;) {
+    if (word != "SigCgt:") continue;
+    status >> word;
+    return (std::stoull(word, nullptr, 16) >> (SIGINT - 1) & 1u) != 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& arguments, const std::string& input) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "fovea_cli_XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  folder_ = pattern;
+  std::ofstream(folder_ + "/in", std::ios::binary) << input;
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  const auto redirect = [&](int descriptor, const char* name, int flags) {
+    posix_spawn_file_actions_addopen(&actions, descriptor, (folder_ + name).c_str(), flags, 0600);
+  };
+  redirect(STDIN_FILENO, "/in", O_RDONLY);
+  redirect(STDOUT_FILENO, "/out", O_WRONLY | O_CREAT);
+  redirect(STDERR_FILENO, "/err", O_WRONLY | O_CREAT);
+  std::vector<std::string> words = {FOVEA_BINARY};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const int error = posix_spawn(&pid_, FOVEA_BINARY, &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw std::runtime_error("cannot start " FOVEA_BINARY);
+}
+
+Process::~Process() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  std::filesystem::remove_all(folder_);
+}
+
+void Process::interrupt() {
+  for (int i = 0; i < 6000 && !handles_interrupt(pid_); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(pid_, SIGINT);
+}
+
+ProcessResult Process::wait() {
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  pid_ = -1;
+  ProcessResult result;
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  result.out = content_of(folder_ + "/out");
+  result.err = content_of(folder_ + "/err");
+  return result;
+}
+
+}  // namespace fovea::cli

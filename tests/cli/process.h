@@ -1,0 +1,37 @@
+// Runs the built `fovea` as a user would, and keeps what it said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fovea::cli {
+
+struct ProcessResult {
+  int exit_code = -1;  // minus the signal's number when one ended it
+  std::string out;
+  std::string err;
+};
+
+class Process {
+ public:
+  /// Starts fovea with `arguments` and `input` as its standard input. Throws std::runtime_error.
+  explicit Process(const std::vector<std::string>& arguments, const std::string& input = "");
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// Presses Ctrl-C, once the process has said that it will handle it.
+  void interrupt();
+  ProcessResult wait();
+
+ private:
+  std::string folder_;  // files that stand for its standard streams
+  int pid_ = -1;
+};
+
+inline ProcessResult run_fovea(const std::vector<std::string>& arguments,
+                               const std::string& input = "") {
+  return Process(arguments, input).wait();
+}
+
+}  // namespace fovea::cli
