@@ -115,6 +115,12 @@ void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
 
 BenchPlan make_plan(const BenchOptions& options) {
   BenchPlan plan = options.plan;
+  check_argument(plan.repetitions > 0, "--repetitions must be positive, is {}", plan.repetitions);
+  check_argument(plan.agreement_rows > 0, "--agreement-rows must be positive, is {}",
+                 plan.agreement_rows);
+  check_argument(plan.decode_tokens >= 0, "--decode-tokens must not be negative, is {}",
+                 plan.decode_tokens);
+  check_argument(plan.chunk_size >= 0, "--chunk-size must not be negative, is {}", plan.chunk_size);
   plan.lengths = parse_tokens_list(options.lengths, "--lengths");
   plan.attention_names = parse_attention_list(options.attention);
   for (const std::string& name : plan.attention_names) {

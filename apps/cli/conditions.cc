@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "fovea/base/cpu_features.h"
@@ -21,6 +23,9 @@ std::string instruction_set() {
   if (features.avx512) return "avx512";
   return features.avx2 ? "avx2" : "portable";
 }
+
+constexpr std::array<std::string_view, 6> kNotFlags = {"--model", "--file",   "--prompt",
+                                                       "--json",  "--output", "--system"};
 
 using Field = std::pair<const char*, std::string Conditions::*>;
 constexpr std::array<Field, 13> kFields = {{
@@ -46,10 +51,13 @@ std::string version_text() { return FOVEA_VERSION " (commit " FOVEA_COMMIT ")"; 
 nlohmann::json given_options(const CLI::App& command) {
   nlohmann::json given = nlohmann::json::object();
   for (const CLI::Option* option : command.get_options()) {
-    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    const bool changes_figures =
+        std::find(kNotFlags.begin(), kNotFlags.end(), name) == kNotFlags.end();
+    if (option->count() == 0 || !changes_figures) continue;
     std::string value;
     for (const std::string& part : option->results()) value += (value.empty() ? "" : " ") + part;
-    given[option->get_name()] = value;
+    given[name] = value;
   }
   return given;
 }

@@ -14,7 +14,8 @@ namespace fovea::cli {
 /// "0.1.0 (commit 1a2b3c4d5e6f)".
 std::string version_text();
 
-/// Options of the subcommand that the user gave, by name.
+/// Options of the subcommand that the user gave and that can change a figure, by name: not what is
+/// read and where the report goes.
 nlohmann::json given_options(const CLI::App& command);
 
 /// {"machine", "processor", "instruction_set", "num_threads", "memory_bytes", "version", "commit"}.

@@ -65,9 +65,10 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty() && argv[1][0] != '-') {
+    if (app.get_subcommands().empty()) {
       return report(kExitUserMistake,
-                    fmt::format("unknown command \"{}\" (see {} --help)", argv[1], app.get_name()));
+                    fmt::format("unknown {} \"{}\" (see {} --help)",
+                                argv[1][0] == '-' ? "option" : "command", argv[1], app.get_name()));
     }
     return report(kExitUserMistake,
                   fmt::format("{} (see {} --help)", error.what(), command_path(app)));

@@ -1,9 +1,11 @@
 // The `fovea` command: what each subcommand does is in the file of its name.
 #include <CLI/CLI.hpp>
+#include <memory>
 
 #include "apps/cli/bench_command.h"
 #include "apps/cli/conditions.h"
 #include "apps/cli/exit_codes.h"
+#include "apps/cli/help_formatter.h"
 #include "apps/cli/inspect_command.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/needle_command.h"
@@ -11,10 +13,10 @@
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Fovea reads a long prompt by looking hard only where it must: dense and block-sparse "
-      "attention, "
-      "an engine that serves models with it, and measurements of what it is worth.",
+      "Fovea reads a long prompt by looking hard only where it must: dense and block-sparse\n"
+      "attention, an engine that serves models with it, and measurements of what it is worth.\n",
       "fovea");
+  app.formatter(std::make_shared<fovea::cli::HelpFormatter>());
   app.footer("Each command teaches by example: fovea run --help");
   app.set_version_flag("--version", "fovea " + fovea::cli::version_text(),
                        "Print version and commit");

@@ -85,11 +85,11 @@ TEST(Run, PutsTheTextOnOneStreamAndTheFiguresOnTheOther) {
 
 TEST(Run, JsonHasTimesAccountingAndConditions) {
   const nlohmann::json json =
-      json_of(run_fovea({"run", "-m", kModel, "-f", "-", "--length", "2K", "--attention", "witness",
+      json_of(run_fovea({"run", "-m", kModel, "-f", "-", "--length", "1K", "--attention", "witness",
                          "--density", "0.3", "-n", "4", "--ignore-eos", "--json"},
                         long_text(3000)));
   expect_conditions(json);
-  EXPECT_EQ(json.at("prompt_tokens"), 2048);
+  EXPECT_EQ(json.at("prompt_tokens"), 1024);
   EXPECT_EQ(json.at("prompt_cut"), true);
   EXPECT_EQ(json.at("output_tokens"), 4);
   EXPECT_EQ(json.at("selector").at("method"), "witness");
@@ -115,8 +115,8 @@ TEST(Run, SparseThatKeepsEverythingAnswersAsDense) {
 TEST(Bench, MeasuresEachLengthWithEachAttention) {
   const std::string output = testing::TempDir() + "fovea_bench_test.json";
   const ProcessResult result =
-      run_fovea({"bench", "-m", kModel, "-f", "-", "--lengths", "256,1K", "--attention",
-                 "all,dense", "--repetitions", "2", "--dtype", "f32", "-o", output},
+      run_fovea({"bench", "-m", kModel, "-f", "-", "--lengths", "256,512", "--decode-tokens", "4",
+                 "--attention", "all,dense", "--repetitions", "2", "--dtype", "f32", "-o", output},
                 long_text(3000));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("speed-up"));

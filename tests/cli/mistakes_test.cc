@@ -59,13 +59,13 @@ TEST(Mistake, CommandLine) {
   expect_mistake({"frobnicate"}, "unknown command \"frobnicate\"");
   expect_mistake({"run"}, "--model is required");
   expect_mistake(run_with({"-p", "x", "--frob"}), "--frob");
-  expect_mistake({"--frob"}, "--frob");
+  expect_mistake({"--frob"}, "unknown option \"--frob\"");
 }
 
 TEST(Mistake, ModelPath) {
   expect_mistake({"run", "-m", "no/such/model", "-p", "x"}, "no/such/model");
   expect_mistake({"inspect", "no/such/model"}, "no/such/model");
-  expect_mistake({"inspect", "README.md"}, "README.md");
+  expect_mistake({"inspect", "LICENSE"}, "LICENSE");
   expect_mistake({"inspect", "tests"}, "tests");
 }
 
@@ -125,17 +125,17 @@ TEST(Mistake, OutputThatCannotBeWrittenIsSaidBeforeTheWork) {
                                      run_with({"-p", "x", "-o", "tests"})}) {
     expect_mistake(arguments, "cannot write " + arguments.back());
   }
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "-o", "no/such/folder/x.json"},
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "-o", "no/such/folder/x.json"},
                  "cannot write no/such/folder/x.json");
-  expect_mistake({"needle", "-m", kModel, "-f", "README.md", "-o", "no/such/folder/x.json"},
+  expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "-o", "no/such/folder/x.json"},
                  "cannot write no/such/folder/x.json");
 }
 
 TEST(Mistake, Attention) {
   expect_mistake(run_with({"-p", "x", "--attention", "frob"}), "frob");
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", "dense,frob"}, "frob");
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", "dense,dense"}, "twice");
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--attention", ","}, "names no method");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", "dense,frob"}, "frob");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", "dense,dense"}, "twice");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", ","}, "names no method");
 }
 
 TEST(Mistake, Numbers) {
@@ -154,14 +154,14 @@ TEST(Mistake, Numbers) {
        {std::array{"--density", "1.5", "density"}, std::array{"--density", "nan", "density"},
         std::array{"--alpha-base", "-1", "alpha_base"},
         std::array{"--witnesses", "9", "num_witnesses"},
-        std::array{"--block-size", "100", "block_size"},
+        std::array{"--block-size", "0", "block_size"},
         std::array{"--sink-blocks", "-1", "sink_blocks"}, std::array{"--quantiles", "some", "some"},
         std::array{"--aggregation", "mean", "mean"}, std::array{"--periphery", "maybe", "maybe"}}) {
     expect_mistake(run_with({"-p", "x", "--attention", "rescue", knob, value}), named);
   }
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--lengths", "0"}, "--lengths");
-  expect_mistake({"bench", "-m", kModel, "-f", "README.md", "--repetitions", "0"}, "repetitions");
-  expect_mistake({"needle", "-m", kModel, "-f", "README.md", "--documents", "0"}, "--documents");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--lengths", "0"}, "--lengths");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--repetitions", "0"}, "repetitions");
+  expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "--documents", "0"}, "--documents");
 }
 
 }  // namespace
