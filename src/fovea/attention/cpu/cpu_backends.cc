@@ -1,5 +1,6 @@
 #include "fovea/attention/cpu/cpu_backends.h"
 
+#include "fovea/attention/cpu/decode.h"
 #include "fovea/attention/cpu/prefill.h"
 #include "fovea/attention/cpu/tile_kernel.h"
 #include "fovea/base/cpu_features.h"
@@ -28,6 +29,7 @@ class CpuBackend : public AttentionBackend {
   }
 
   void run(const AttentionParams& params, const Context& context) const override {
+    cpu::decode(kernel_(), params, context);
     cpu::prefill(kernel_(), params, context);
   }
 

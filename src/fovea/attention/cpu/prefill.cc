@@ -5,35 +5,16 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "fovea/attention/cpu/decode.h"
 #include "fovea/attention/cpu/rows.h"
+#include "fovea/attention/cpu/scratch.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 
 namespace fovea::cpu {
 namespace {
-
-// Uninitialised, 64-byte aligned memory: zeroing it would cost as much as packing into it.
-class Scratch {
- public:
-  explicit Scratch(int64_t num_bytes)
-      : data_(static_cast<std::byte*>(
-            ::operator new (static_cast<size_t>(num_bytes), std::align_val_t{64}, std::nothrow))) {
-    if (data_ == nullptr) {
-      fail(ErrorCode::kOutOfMemory, "attention needs {} bytes of scratch", num_bytes);
-    }
-  }
-  ~Scratch() { ::operator delete (data_, std::align_val_t{64}); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_;
-};
 
 // Rows of K and V of one (sequence, KV head), or of its blocks' means, on their way to the tiles.
 struct Source {
@@ -81,7 +62,7 @@ class Prefill {
         if (unit_bytes < 0) break;
         num_bytes += unit_bytes;
       }
-      run_wave(wave, num_bytes);
+      if (!wave.empty()) run_wave(wave, num_bytes);
     }
   }
 
@@ -92,7 +73,7 @@ class Prefill {
     const int64_t first_row = params_.batch.q_offsets[s];
     const int64_t q_len = params_.batch.q_offsets[s + 1] - first_row;
     const int64_t kv_len = params_.batch.kv_lens[s];
-    if (q_len == 0) return 0;
+    if (q_len == 0 || is_decode(params_, s)) return 0;
     const int64_t num_means =
         params_.periphery.enabled() ? kv_len / params_.selection->block_size : 0;
     const int64_t num_groups = ceil_div(kv_len, kGroupKeys) + ceil_div(num_means, kGroupKeys);

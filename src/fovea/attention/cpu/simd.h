@@ -13,6 +13,16 @@
 namespace fovea::cpu {
 namespace {
 
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896341f;
+
+inline float bf16_to_f32(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
 // Minimax polynomials of 2^x on [0, 1], relative error 2.6e-6 and 7.5e-8.
 template <int kDegree>
 struct Exp2Polynomial;
@@ -74,10 +84,12 @@ struct GenericSimd {
     for (int i = 0; i < kNumLanes; ++i) any |= greater[i];
     return any != 0;
   }
-  static Vec zero_where_minus_infinity(Vec a) {
-    const Vec minus_infinity = broadcast(-std::numeric_limits<float>::infinity());
-    return a == minus_infinity ? Vec{} : a;
+  static float sum(Vec a) {
+    float total = 0;
+    for (int i = 0; i < kNumLanes; ++i) total += a[i];
+    return total;
   }
+  static Vec zero_where_minus_infinity(Vec a) { return a == broadcast(kMinusInfinity) ? Vec{} : a; }
   /// 2^x: 0 below -126, NaN for NaN; x must stay below 128.
   template <int kDegree>
   static Vec exp2(Vec x) {
@@ -103,6 +115,11 @@ struct GenericSimd {
 struct Avx2Simd : GenericSimd<8> {
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static float sum(Vec a) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
   static bool any_greater(Vec a, Vec b) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
   }
@@ -113,11 +130,11 @@ struct Avx2Simd : GenericSimd<8> {
 struct Avx512Simd : GenericSimd<16> {
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static float sum(Vec a) { return _mm512_reduce_add_ps(a); }
   static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
   static Vec zero_where_minus_infinity(Vec a) {
-    return _mm512_maskz_mov_ps(
-        _mm512_cmp_ps_mask(a, _mm512_set1_ps(-std::numeric_limits<float>::infinity()), _CMP_NEQ_UQ),
-        a);
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(kMinusInfinity), _CMP_NEQ_UQ),
+                               a);
   }
   template <int kDegree>
   static Vec exp2(Vec x) {

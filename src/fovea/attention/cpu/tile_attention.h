@@ -25,13 +25,13 @@
 #include <cstring>
 #include <limits>
 
+#include "fovea/attention/cpu/decode_split.h"
 #include "fovea/attention/cpu/simd.h"
 #include "fovea/attention/cpu/tile_kernel.h"
 
 namespace fovea::cpu {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // Weights may grow to 2^8 before O and the sums are rescaled: f32 and bf16 do not notice, and after
 // the first few keys of a row rescaling almost never happens.
 constexpr float kSlackLog2 = 8.0f;
@@ -39,13 +39,6 @@ constexpr float kSlackLog2 = 8.0f;
 template <int64_t kAlign>
 constexpr int64_t round_up(int64_t value) {
   return (value + kAlign - 1) / kAlign * kAlign;
-}
-
-inline float bf16_to_f32(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
 }
 
 inline uint16_t f32_to_bf16(float value) {
@@ -72,7 +65,7 @@ class TileAttention {
   }
 
   TileAttention(const TileJob& job, std::byte* scratch)
-      : job_(job), scale_log2_(job.softmax_scale * 1.44269504088896341f) {
+      : job_(job), scale_log2_(job.softmax_scale * kLog2E) {
     const Offsets offsets(job.head_dim);
     float* base = reinterpret_cast<float*>(scratch);
     q_ = base;
@@ -287,6 +280,7 @@ const TileKernel& make_tile_kernel() {
         [[maybe_unused]] const typename Isa::Session session;
         TileAttention<Isa>(job, scratch).run();
       },
+      [](const DecodeJob& job) { DecodeSplit<Isa>(job).run(); },
   };
   return kernel;
 }

@@ -55,6 +55,26 @@ struct PackJob {
   const std::byte* v[kGroupKeys];
 };
 
+/// A few query rows against some keys of one KV head, straight from where the keys are: decode
+/// reads every key once and is bound by memory, so nothing is packed.
+struct DecodeJob {
+  int64_t head_dim = 0;
+  bool is_bf16 = false;
+  float softmax_scale = 0;
+  int32_t num_rows = 0;                 // up to kMaxDecodeRows
+  const std::byte* const* q = nullptr;  // [num_rows]
+  int32_t num_keys = 0;                 // up to kSplitKeys
+  const std::byte* const* k = nullptr;  // [num_keys]
+  const std::byte* const* v = nullptr;
+  const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of these
+  const int32_t* end = nullptr;
+  float* out = nullptr;  // [num_rows, head_dim], not divided by the sum
+  float* max = nullptr;  // [num_rows], of q.k, -inf where a row sees nothing
+  float* sum = nullptr;  // [num_rows]
+};
+constexpr int32_t kMaxDecodeRows = 16;
+constexpr int32_t kSplitKeys = 512;
+
 /// One instruction set. Keys and values are packed with zeros beyond num_keys, and with zeros for
 /// NaN and Inf values, so that a weight of 0 hides whatever it must (0 x NaN is NaN): such values
 /// are added to the rows that see them afterwards.
@@ -67,6 +87,7 @@ struct TileKernel {
   /// Returns whether a value was NaN or Inf.
   bool (*pack)(const PackJob& job, std::byte* keys, std::byte* values);
   void (*attend)(const TileJob& job, std::byte* scratch);
+  void (*decode)(const DecodeJob& job);
 };
 
 const TileKernel& portable_tile_kernel();

@@ -1,0 +1,18 @@
+// Attention of few query rows per sequence: the keys are split across threads, read once and in
+// place.
+#pragma once
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cpu/tile_kernel.h"
+
+namespace fovea::cpu {
+
+/// Whether decode() rather than prefill() computes sequence s: dense, and at most kMaxDecodeRows
+/// query rows per KV head.
+bool is_decode(const AttentionParams& params, int64_t s);
+
+/// Computes the sequences that is_decode() names. Splits are of kSplitKeys keys whatever the batch
+/// and the threads, so a sequence's result does not depend on either.
+void decode(const TileKernel& kernel, const AttentionParams& params, const Context& context);
+
+}  // namespace fovea::cpu
