@@ -8,6 +8,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/selector/cpu/cpu_selector.h"
 #include "fovea/selector/fixed_selector.h"
 #include "fovea/selector/reference/reference_selector.h"
 
@@ -156,7 +157,12 @@ void check_block_offsets(const SelectorParams& params) {
 }  // namespace
 
 std::span<const SelectorBackend* const> selector_backends() {
-  static const SelectorBackend* const kBackends[] = {&fixed_selector(), &reference_selector()};
+  static const std::vector<const SelectorBackend*> kBackends = [] {
+    std::vector<const SelectorBackend*> backends = {&fixed_selector()};
+    for (const SelectorBackend* backend : cpu_selectors()) backends.push_back(backend);
+    backends.push_back(&reference_selector());
+    return backends;
+  }();
   return kBackends;
 }
 

@@ -69,7 +69,8 @@ inline int64_t stats_entry(const SelectorParams& params, int64_t seq, int64_t bl
                               : params.block_offsets[seq] + block;
 }
 
-/// Above this, a product of norms may leave f32; the blocks of such a query are kept, not judged.
+/// Above this, ||q||^2 or max(1, softmax_scale) ||q|| max ||k|| may leave f32: all blocks of such a
+/// query block are kept, not judged.
 constexpr double kLargestLogit = 1e37;
 
 /// One finished list, waiting in the pool of the thread that made it.

@@ -1,6 +1,5 @@
 // Statistics of one block, written once with 16-lane vectors and compiled once per instruction set.
-// Included by the block_stats_*.cc files only: everything is in an unnamed namespace, because the
-// same names compiled with different instruction sets must not meet in the linker.
+// See vector16.h.
 //
 // Products and sums are never fused (the files are compiled with -ffp-contract=off) and run in one
 // order, so every instruction set yields the same bits.
@@ -11,54 +10,17 @@
 #include <cstring>
 
 #include "fovea/selector/cpu/block_stats_task.h"
-#include "fovea/tensor/bfloat16.h"
+#include "fovea/selector/cpu/vector16.h"
 
 namespace fovea {
 namespace {
-
-constexpr int64_t kLanes = 16;
-typedef float F32x16 __attribute__((vector_size(64)));
-typedef int32_t I32x16 __attribute__((vector_size(64)));
-typedef uint32_t U32x16 __attribute__((vector_size(64)));
-typedef uint16_t U16x16 __attribute__((vector_size(32)));
-
-[[gnu::always_inline]] inline F32x16 widen(const float* from) {
-  F32x16 lanes;
-  std::memcpy(&lanes, from, sizeof(lanes));
-  return lanes;
-}
-
-[[gnu::always_inline]] inline F32x16 widen(const BFloat16* from) {
-  U16x16 half;
-  std::memcpy(&half, from, sizeof(half));
-  const U32x16 bits = __builtin_convertvector(half, U32x16) << 16;
-  F32x16 lanes;
-  std::memcpy(&lanes, &bits, sizeof(lanes));
-  return lanes;
-}
-
-// The first `count` lanes from memory, zeros in the others.
-template <typename T>
-[[gnu::always_inline]] inline F32x16 load(const T* from, int64_t count) {
-  if (count >= kLanes) return widen(from);
-  T part[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) part[i] = from[i];
-  return widen(part);
-}
 
 inline void store_value(float* to, float value) { *to = value; }
 inline void store_value(BFloat16* to, float value) { *to = to_bfloat16(value); }
 
 template <typename T>
-[[gnu::always_inline]] inline void store(T* to, F32x16 lanes, int64_t count) {
+[[gnu::always_inline]] inline void store_first(T* to, F32x16 lanes, int64_t count) {
   for (int64_t i = 0; i < count && i < kLanes; ++i) store_value(to + i, lanes[i]);
-}
-
-[[gnu::always_inline]] inline float sum_lanes(F32x16 v) {
-  v += __builtin_shuffle(v, I32x16{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
-  v += __builtin_shuffle(v, I32x16{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
-  v += __builtin_shuffle(v, I32x16{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
-  return v[0] + v[1];
 }
 
 // Mean over the rows that `skip` does not name; returns whether every mean is finite.
@@ -75,7 +37,7 @@ bool mean_of_rows(const T* rows, int64_t stride, int64_t num_rows, int64_t head_
     }
     // Inf and NaN survive a sum, and their difference with themselves is not zero.
     finite &= (sum - sum) == F32x16{};
-    store(mean + c, sum / static_cast<float>(num_rows - num_skip), head_dim - c);
+    store_first(mean + c, sum / static_cast<float>(num_rows - num_skip), head_dim - c);
   }
   bool all = true;
   for (int64_t i = 0; i < kLanes; ++i) all &= finite[i] != 0;

@@ -259,7 +259,9 @@ ReferenceScores reference_scores(const SelectorParams& params, const SequencePla
   }
   ReferenceScores scores;
   const double scale = std::max(1.0, static_cast<double>(params.softmax_scale));
-  const bool judged = largest_q * largest_k * scale <= kLargestLogit;  // false for NaN
+  // Both are false for NaN.
+  const bool judged =
+      largest_q * largest_q <= kLargestLogit && largest_q * largest_k * scale <= kLargestLogit;
   for (const BlockFacts& block : blocks) scores.non_finite.push_back(!judged || !block.finite);
   scores.branches.assign(params.settings.method == SelectorMethod::kRescue ? 2 : 1,
                          std::vector<double>(static_cast<size_t>(q_block), 0.0));

@@ -1,0 +1,7 @@
+#include "fovea/selector/cpu/score_kernel.h"
+
+namespace fovea {
+
+bool score_avx2(const ScoreTask& task) { return BlockScorer<F32Product>(task).run(); }
+
+}  // namespace fovea

@@ -1,0 +1,244 @@
+// Scores of one query block, written once and compiled once per instruction set (see vector16.h).
+//
+// A lane is a KV block: for a group of 16 blocks and one representative of each, a product fills a
+// tile of logits [rows, 16]; the reductions over the query's rows then run straight down the lanes.
+// Nothing here is larger than one tile, whatever the number of blocks.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "fovea/selector/cpu/score_task.h"
+#include "fovea/selector/cpu/vector16.h"
+#include "fovea/selector/selection_rules.h"
+
+namespace fovea {
+namespace {
+
+// logits[row, lane] = q[row] . packed[lane] in f32; rows are padded to a multiple of 16.
+struct F32Product {
+  using Element = float;
+  static void begin() {}
+  static void end() {}
+  static void run(const float* q, int64_t rows, int64_t head_dim, const float* packed,
+                  float* logits) {
+#if defined(__AVX512F__)
+    constexpr int64_t kRows = 16;
+#else
+    constexpr int64_t kRows = 4;  // 16 lanes are two or four registers here
+#endif
+    for (int64_t r = 0; r < rows; r += kRows) {
+      F32x16 sum[kRows] = {};
+      for (int64_t c = 0; c < head_dim; ++c) {
+        const F32x16 column = widen(packed + c * kGroupBlocks);
+        for (int64_t i = 0; i < kRows; ++i) sum[i] += column * q[(r + i) * head_dim + c];
+      }
+      for (int64_t i = 0; i < kRows; ++i) store(logits + (r + i) * kGroupBlocks, sum[i]);
+    }
+  }
+};
+
+// Copies the rows next to each other, zeros behind them, and writes ||q||_2 of each row.
+template <typename Element, typename T>
+void gather_queries(const ScoreTask& task, Element* rows, float* norms) {
+  const T* q = static_cast<const T*>(task.q);
+  for (int64_t r = 0; r < padded_rows(task.num_rows); ++r) {
+    Element* row = rows + r * task.head_dim;
+    F32x16 square = {};
+    for (int64_t c = 0; c < task.head_dim; c += kLanes) {
+      const int64_t count = std::min(kLanes, task.head_dim - c);
+      const F32x16 x = r < task.num_rows ? load(q + r * task.q_stride + c, count) : F32x16{};
+      square += x * x;
+      if constexpr (std::is_same_v<Element, T>) {
+        if (r < task.num_rows) {
+          std::memcpy(row + c, q + r * task.q_stride + c,
+                      static_cast<size_t>(count) * sizeof(Element));
+        } else {
+          std::fill_n(row + c, count, Element{});
+        }
+      } else {
+        std::memcpy(row + c, &x, static_cast<size_t>(count) * sizeof(float));
+      }
+    }
+    norms[r] = std::sqrt(sum_lanes(square));
+  }
+}
+
+template <typename Product>
+class BlockScorer {
+ public:
+  using Element = typename Product::Element;
+
+  explicit BlockScorer(const ScoreTask& task)
+      : task_(task),
+        rows_(padded_rows(task.num_rows)),
+        num_groups_((task.num_blocks + kGroupBlocks - 1) / kGroupBlocks),
+        tile_(task.scratch),
+        row_max_(tile_ + rows_ * kGroupBlocks),
+        row_sum_(row_max_ + rows_ * kGroupBlocks),
+        norms_(row_sum_ + rows_ * kGroupBlocks),
+        row_lse_(norms_ + rows_),
+        q_(reinterpret_cast<Element*>(row_lse_ + rows_)) {}
+
+  bool run() {
+    if constexpr (std::is_same_v<Element, float>) {
+      if (task_.q_is_bf16) {
+        gather_queries<Element, BFloat16>(task_, q_, norms_);
+      } else {
+        gather_queries<Element, float>(task_, q_, norms_);
+      }
+    } else {
+      gather_queries<Element, BFloat16>(task_, q_, norms_);
+    }
+    double largest = 0;
+    for (int64_t r = 0; r < task_.num_rows; ++r) {
+      const auto norm = static_cast<double>(norms_[r]);
+      if (!(norm * norm <= kLargestLogit)) return false;
+      largest = std::max(largest, norm);
+    }
+    if (!(largest * task_.largest_key <= kLargestLogit)) return false;
+    Product::begin();
+    if (task_.aggregation == Aggregation::kSum) {
+      for (int64_t g = 0; g < num_groups_; ++g) sum_group(g);
+    } else {
+      for (int64_t x = 0; x < task_.num_branches; ++x) {
+        normalise_rows(x);
+        for (int64_t g = 0; g < num_groups_; ++g) max_group(g, x);
+      }
+    }
+    Product::end();
+    return true;
+  }
+
+ private:
+  void fill_tile(int64_t group, int64_t rep) {
+    const Element* packed = static_cast<const Element*>(task_.packed) +
+                            (group * task_.num_reps + rep) * task_.head_dim * kGroupBlocks;
+    Product::run(q_, rows_, task_.head_dim, packed, tile_);
+  }
+
+  // What a lane adds to scale * logit, apart from the uplift.
+  [[gnu::always_inline]] F32x16 bias(int64_t group, int64_t rep) const {
+    F32x16 lanes = widen(task_.block_mask + group * kGroupBlocks) + task_.rep_bias[rep];
+    for (int64_t i = task_.num_blocks - group * kGroupBlocks; i < kLanes; ++i) lanes[i] = kMasked;
+    return lanes;
+  }
+
+  [[gnu::always_inline]] F32x16 uplift(int64_t group, int64_t branch) const {
+    if (task_.uplift[branch] == nullptr) return F32x16{};
+    return widen(task_.uplift[branch] + group * kGroupBlocks) * task_.scale;
+  }
+
+  [[gnu::always_inline]] F32x16 logit(int64_t row, F32x16 lane_bias, F32x16 lane_uplift) const {
+    return widen(tile_ + row * kGroupBlocks) * task_.scale + lane_bias + lane_uplift * norms_[row];
+  }
+
+  // log2 of the sum over rows and representatives of 2^logit, per lane.
+  void sum_group(int64_t group) {
+    F32x16 most[2], sum[2] = {};
+    most[0] = most[1] = F32x16{} + 2 * kMasked;
+    for (int64_t rep = 0; rep < task_.num_reps; ++rep) {
+      fill_tile(group, rep);
+      const F32x16 lane_bias = bias(group, rep);
+      for (int64_t x = 0; x < task_.num_branches; ++x) {
+        const F32x16 lane_uplift = uplift(group, x);
+        F32x16 here = most[x];
+        for (int64_t r = 0; r < task_.num_rows; ++r) {
+          here = larger(here, logit(r, lane_bias, lane_uplift));
+        }
+        F32x16 total = sum[x] * exp2_lanes(most[x] - here);
+        const F32x16 shift = lane_bias - here;
+        for (int64_t r = 0; r < task_.num_rows; ++r) {
+          total += exp2_lanes(logit(r, shift, lane_uplift));
+        }
+        most[x] = here;
+        sum[x] = total;
+      }
+    }
+    for (int64_t x = 0; x < task_.num_branches; ++x) {
+      store(task_.score[x] + group * kGroupBlocks, most[x] + log2_lanes(sum[x]));
+    }
+  }
+
+  // row_lse_[row] = log2 of the row's sum over all blocks. Lanes keep sums of their own, relative
+  // to a shift that follows their maximum only when it is left far behind, so that a logit costs
+  // one exponential.
+  void normalise_rows(int64_t branch) {
+    constexpr float kSlack = 16;
+    const int64_t lanes = task_.num_rows * kGroupBlocks;
+    std::fill(row_max_, row_max_ + lanes, 2 * kMasked);
+    std::fill(row_sum_, row_sum_ + lanes, 0.0f);
+    for (int64_t g = 0; g < num_groups_; ++g) {
+      const F32x16 lane_uplift = uplift(g, branch);
+      for (int64_t rep = 0; rep < task_.num_reps; ++rep) {
+        fill_tile(g, rep);
+        const F32x16 lane_bias = bias(g, rep);
+        for (int64_t r = 0; r < task_.num_rows; ++r) {
+          const F32x16 x = logit(r, lane_bias, lane_uplift);
+          F32x16 shift = widen(row_max_ + r * kGroupBlocks);
+          F32x16 sum = widen(row_sum_ + r * kGroupBlocks);
+          if (any(x > shift + kSlack)) {
+            const F32x16 raised = larger(x, shift);
+            sum *= exp2_lanes(shift - raised);
+            shift = raised;
+            store(row_max_ + r * kGroupBlocks, shift);
+          }
+          store(row_sum_ + r * kGroupBlocks, sum + exp2_lanes(x - shift));
+        }
+      }
+    }
+    for (int64_t r = 0; r < task_.num_rows; ++r) {
+      const F32x16 shift = widen(row_max_ + r * kGroupBlocks);
+      float most = shift[0];
+      for (int i = 1; i < kLanes; ++i) most = std::max(most, shift[i]);
+      const F32x16 sums = widen(row_sum_ + r * kGroupBlocks) * exp2_lanes(shift - most);
+      row_lse_[r] = most + std::log2(sum_lanes(sums));
+    }
+  }
+
+  // The largest log2 probability that any row gives to each lane's block.
+  void max_group(int64_t group, int64_t branch) {
+    F32x16 best = F32x16{} + 2 * kMasked;
+    const F32x16 lane_uplift = uplift(group, branch);
+    if (task_.num_reps == 1) {
+      fill_tile(group, 0);
+      const F32x16 lane_bias = bias(group, 0);
+      for (int64_t r = 0; r < task_.num_rows; ++r) {
+        best = larger(best, logit(r, lane_bias, lane_uplift) - row_lse_[r]);
+      }
+    } else {
+      // row_max_ and row_sum_ hold each row's running sum over the representatives.
+      for (int64_t rep = 0; rep < task_.num_reps; ++rep) {
+        fill_tile(group, rep);
+        const F32x16 lane_bias = bias(group, rep);
+        for (int64_t r = 0; r < task_.num_rows; ++r) {
+          const F32x16 x = logit(r, lane_bias, lane_uplift);
+          if (rep == 0) {
+            store(row_max_ + r * kGroupBlocks, x);
+            store(row_sum_ + r * kGroupBlocks, F32x16{} + 1.0f);
+            continue;
+          }
+          const F32x16 before = widen(row_max_ + r * kGroupBlocks);
+          const F32x16 after = larger(before, x);
+          const F32x16 sum = widen(row_sum_ + r * kGroupBlocks) * exp2_lanes(before - after);
+          store(row_sum_ + r * kGroupBlocks, sum + exp2_lanes(x - after));
+          store(row_max_ + r * kGroupBlocks, after);
+        }
+      }
+      for (int64_t r = 0; r < task_.num_rows; ++r) {
+        const F32x16 mass =
+            widen(row_max_ + r * kGroupBlocks) + log2_lanes(widen(row_sum_ + r * kGroupBlocks));
+        best = larger(best, mass - row_lse_[r]);
+      }
+    }
+    store(task_.score[branch] + group * kGroupBlocks, best);
+  }
+
+  const ScoreTask& task_;
+  const int64_t rows_, num_groups_;
+  float *tile_, *row_max_, *row_sum_, *norms_, *row_lse_;
+  Element* q_;
+};
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,268 @@
+// Every backend of this machine against the double reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "fovea/selector/cpu/cpu_selector.h"
+#include "fovea/selector/reference/reference_selector.h"
+#include "tests/selector/selector_case.h"
+
+namespace fovea {
+namespace {
+
+using testing::Call;
+using testing::CaseShape;
+using testing::list_of;
+using testing::make_prompt;
+using testing::PagedCase;
+using testing::Prompt;
+using testing::WholePrompt;
+
+// A backend in f32 and the reference may part where two scores, or a score and its threshold, lie
+// closer than this, in nats: logits here stay below 30, of which f32 resolves 2e-6.
+constexpr double kNearTie = 1e-4;
+
+// Whether dropping or keeping `block` is decided by less than kNearTie.
+bool is_near_tie(const SelectorParams& params, const ReferenceScores& scores, int32_t block,
+                 const ForcedBlocks& forced, int64_t q_block,
+                 const std::vector<int32_t>& other_side) {
+  const SelectorSettings& settings = params.settings;
+  for (size_t x = 0; x < scores.branches.size(); ++x) {
+    const std::vector<double>& score = scores.branches[x];
+    const double own = score[static_cast<size_t>(block)];
+    if (settings.density > 0) {
+      for (int32_t b : other_side) {
+        if (std::abs(score[static_cast<size_t>(b)] - own) < kNearTie) return true;
+      }
+      continue;
+    }
+    double best = -std::numeric_limits<double>::infinity();
+    for (int64_t b = 0; b < q_block; ++b) {
+      const bool candidate = b >= forced.sink_end && b < forced.local_begin;
+      if ((candidate || settings.forced_in_maximum) && !scores.non_finite[static_cast<size_t>(b)]) {
+        best = std::max(best, score[static_cast<size_t>(b)]);
+      }
+    }
+    const float alpha = x == 0 ? settings.alpha_base : settings.alpha_rescue;
+    if (std::abs(own - best - std::log(static_cast<double>(alpha))) < kNearTie) return true;
+  }
+  return false;
+}
+
+// Expects the lists of `backend` to be the reference's, near-ties aside, and those to be rare.
+void expect_like_reference(const SelectorParams& params, const SelectorBackend& backend) {
+  BlockSelection expected, got;
+  reference_selector().run(params, {}, expected);
+  backend.run(params, {}, got);
+  ASSERT_EQ(got.num_q_blocks, expected.num_q_blocks);
+  EXPECT_EQ(got.q_block_offsets, expected.q_block_offsets);
+  EXPECT_EQ(got.causal_pairs, expected.causal_pairs);
+  EXPECT_EQ(got.forced_pairs, expected.forced_pairs);
+  EXPECT_EQ(got.non_finite_pairs, expected.non_finite_pairs);
+  EXPECT_EQ(got.kept_pairs, static_cast<int64_t>(got.blocks.size()));
+  int64_t ties = 0;
+  for (const SequencePlan& plan : plan_sequences(params)) {
+    for (int64_t h = 0; h < params.q.shape[1]; ++h) {
+      for (int64_t i = plan.first_block; i < plan.end_block; ++i) {
+        const int64_t row = plan.q_block_offset + i - plan.first_block;
+        const std::vector<int32_t> want = list_of(expected, h, row), have = list_of(got, h, row);
+        ASSERT_TRUE(std::is_sorted(have.begin(), have.end()));
+        if (want == have) continue;
+        const ReferenceScores scores = reference_scores(params, plan, h, i);
+        const ForcedBlocks forced = forced_blocks(params.settings, plan, i);
+        std::vector<int32_t> missing, extra;
+        std::set_difference(want.begin(), want.end(), have.begin(), have.end(),
+                            std::back_inserter(missing));
+        std::set_difference(have.begin(), have.end(), want.begin(), want.end(),
+                            std::back_inserter(extra));
+        for (int32_t b : missing) {
+          EXPECT_TRUE(is_near_tie(params, scores, b, forced, i, extra))
+              << backend.name() << " drops block " << b << " of head " << h << ", q block " << i;
+        }
+        for (int32_t b : extra) {
+          EXPECT_TRUE(is_near_tie(params, scores, b, forced, i, missing))
+              << backend.name() << " adds block " << b << " to head " << h << ", q block " << i;
+        }
+        ++ties;
+      }
+    }
+  }
+  EXPECT_LE(ties, 1 + expected.num_q_blocks * expected.num_q_heads / 100);
+}
+
+using Variant = std::tuple<SelectorMethod, Aggregation, float /*density*/, DType, int64_t>;
+class ScoresTest : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(ScoresTest, EveryBackendFollowsTheReference) {
+  SelectorSettings settings;
+  CaseShape shape;
+  std::tie(settings.method, settings.aggregation, settings.density, shape.dtype, shape.head_dim) =
+      GetParam();
+  settings.uplift_clamp = settings.density > 0 ? 0.9f : 0.0f;
+  settings.forced_in_maximum = shape.dtype == DType::kBF16;
+  Prompt prompt = make_prompt(shape, 37 * shape.block_size + 5, 23);
+  WholePrompt whole(shape, std::move(prompt), settings);
+  int compared = 0;
+  for (const SelectorBackend* backend : cpu_selectors()) {
+    if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+    SCOPED_TRACE(std::string(backend->name()));
+    expect_like_reference(whole.call.params, *backend);
+    ++compared;
+  }
+  EXPECT_GE(compared, 1);
+  BlockSelection selection;
+  select_blocks(whole.call.params, {}, selection);
+  EXPECT_GT(selection.kept_pairs, selection.forced_pairs);
+  EXPECT_LT(selection.density(), 0.9);  // a case that keeps everything would show nothing
+}
+
+std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
+  const auto& [method, aggregation, density, dtype, head_dim] = info.param;
+  return fmt::format("{}_{}_{}_{}_{}", selector_method_name(method),
+                     aggregation == Aggregation::kSum ? "sum" : "max",
+                     density > 0 ? "budget" : "thresholds", dtype_name(dtype), head_dim);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Methods, ScoresTest,
+    ::testing::Combine(::testing::Values(SelectorMethod::kCentroid, SelectorMethod::kRescue,
+                                         SelectorMethod::kWitness, SelectorMethod::kBound,
+                                         SelectorMethod::kOracle),
+                       ::testing::Values(Aggregation::kSum, Aggregation::kMax),
+                       ::testing::Values(0.0f, 0.3f), ::testing::Values(DType::kF32, DType::kBF16),
+                       ::testing::Values(64, 80)),
+    variant_name);
+
+TEST(Scores, PromptQuantilesFollowTheReference) {
+  SelectorSettings settings;
+  settings.quantiles = QuantileMode::kPrompt;
+  WholePrompt whole({}, make_prompt({}, 30 * 16, 29), settings);
+  expect_like_reference(whole.call.params, *cpu_selectors().back());
+}
+
+TEST(Scores, ContiguousKeysGiveTheListsOfPagedOnes) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = SelectorMethod::kWitness;
+  const Prompt prompt = make_prompt(shape, 25 * shape.block_size + 3, 31);
+  WholePrompt whole(shape, prompt, settings);
+  BlockSelection paged;
+  select_blocks(whole.call.params, {}, paged);
+
+  const int64_t row = shape.num_kv_heads * shape.head_dim;
+  const int64_t first = 3, entries_before = 2;
+  std::vector<float> k(static_cast<size_t>((first + prompt.len) * row)), v(k.size());
+  std::copy(prompt.k.begin(), prompt.k.end(), k.begin() + first * row);
+  std::copy(prompt.v.begin(), prompt.v.end(), v.begin() + first * row);
+  SelectorParams params = whole.call.params;
+  params.kv = {};
+  params.kv.k =
+      make_view(k.data(), DType::kF32, {first + prompt.len, shape.num_kv_heads, shape.head_dim});
+  params.kv.v =
+      make_view(v.data(), DType::kF32, {first + prompt.len, shape.num_kv_heads, shape.head_dim});
+  params.kv.kv_offsets = &first;
+  params.block_offsets = &entries_before;
+  BlockStats stats(DType::kF32, 30, shape.num_kv_heads, shape.head_dim, shape.block_size,
+                   shape.num_witnesses);
+  compute_block_stats(params.kv, 0, 0, 25, entries_before, stats.view(), {});
+  params.stats = stats.view();
+  for (SelectorMethod method : {SelectorMethod::kWitness, SelectorMethod::kOracle}) {
+    params.settings.method = whole.call.params.settings.method = method;
+    BlockSelection contiguous;
+    select_blocks(whole.call.params, {}, paged);
+    select_blocks(params, {}, contiguous);
+    EXPECT_EQ(contiguous.blocks, paged.blocks);
+    EXPECT_EQ(contiguous.len, paged.len);
+  }
+}
+
+// One key that points straight at the queries, in a block that is otherwise noise.
+TEST(Scores, WitnessFindsTheNeedleThatTheMeanDilutes) {
+  CaseShape shape;
+  shape.block_size = 128;
+  shape.num_q_heads = shape.num_kv_heads = 1;
+  Prompt prompt = make_prompt(shape, 20 * 128, 37);
+  const int64_t needle = 7 * 128 + 50, d = shape.head_dim;
+  for (int64_t c = 0; c < d; ++c) {
+    prompt.k[static_cast<size_t>(needle * d + c)] = c == 0 ? 12.0f : 0.0f;
+    for (int64_t t = 19 * 128; t < 20 * 128; ++t) {
+      prompt.q[static_cast<size_t>(t * d + c)] = c == 0 ? 8.0f : 0.1f * static_cast<float>(t % 3);
+    }
+  }
+  SelectorSettings settings;
+  settings.density = 0.25f;
+  for (auto [method, finds] :
+       {std::pair(SelectorMethod::kCentroid, false), std::pair(SelectorMethod::kWitness, true)}) {
+    settings.method = method;
+    WholePrompt whole(shape, prompt, settings);
+    BlockSelection selection;
+    select_blocks(whole.call.params, {}, selection);
+    const std::vector<int32_t> list = list_of(selection, 0, 19);
+    EXPECT_EQ(std::count(list.begin(), list.end(), 7), finds ? 1 : 0);
+  }
+}
+
+std::string method_name(const ::testing::TestParamInfo<SelectorMethod>& method) {
+  return std::string(selector_method_name(method.param));
+}
+
+class NonFiniteTest : public ::testing::TestWithParam<SelectorMethod> {};
+
+TEST_P(NonFiniteTest, KeyBlockIsKeptAndCounted) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = GetParam();
+  settings.density = 0.2f;
+  Prompt prompt = make_prompt(shape, 24 * shape.block_size, 41);
+  const int64_t row = 9 * shape.block_size + 2;  // KV head 1: q heads 2 and 3
+  prompt.k[static_cast<size_t>((row * shape.num_kv_heads + 1) * shape.head_dim)] =
+      std::numeric_limits<float>::quiet_NaN();
+  WholePrompt whole(shape, prompt, settings);
+  for (const SelectorBackend* backend : cpu_selectors()) {
+    if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+    SCOPED_TRACE(std::string(backend->name()));
+    expect_like_reference(whole.call.params, *backend);
+    BlockSelection selection;
+    backend->run(whole.call.params, {}, selection);
+    for (int64_t h : {2, 3}) {
+      for (int64_t i = 9; i < 24; ++i) {
+        EXPECT_THAT(list_of(selection, h, i), ::testing::Contains(9));
+      }
+    }
+    EXPECT_EQ(selection.non_finite_pairs, 2 * (24 - 10));
+  }
+}
+
+TEST_P(NonFiniteTest, QueryBlockKeepsEverything) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = GetParam();
+  for (float bad : {std::numeric_limits<float>::infinity(), 1e19f}) {
+    Prompt prompt = make_prompt(shape, 12 * shape.block_size, 41);
+    const int64_t row = 8 * shape.block_size + 15;
+    prompt.q[static_cast<size_t>(row * shape.num_q_heads * shape.head_dim)] = bad;  // q head 0
+    WholePrompt whole(shape, prompt, settings);
+    for (const SelectorBackend* backend : cpu_selectors()) {
+      if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+      SCOPED_TRACE(std::string(backend->name()));
+      expect_like_reference(whole.call.params, *backend);
+      BlockSelection selection;
+      backend->run(whole.call.params, {}, selection);
+      EXPECT_EQ(list_of(selection, 0, 8).size(), 9u);
+      EXPECT_EQ(selection.non_finite_pairs, 8);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, NonFiniteTest,
+                         ::testing::Values(SelectorMethod::kCentroid, SelectorMethod::kRescue,
+                                           SelectorMethod::kWitness, SelectorMethod::kBound,
+                                           SelectorMethod::kOracle),
+                         method_name);
+
+}  // namespace
+}  // namespace fovea
