@@ -12,7 +12,7 @@ for target in "$build"/tests/fuzz/fuzz_*; do
   corpus="$build/corpus/$name"
   mkdir -p "$corpus"
   echo "fuzz: $name for $seconds s"
-  "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+  "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10 -print_final_stats=1 \
     -verbosity=0 -artifact_prefix="$build/$name-" "$corpus"
 done
 [ "$found" -gt 0 ] || { echo "run_fuzz.sh: no fuzz target in $build" >&2; exit 1; }

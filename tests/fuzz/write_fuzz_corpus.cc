@@ -136,15 +136,15 @@ int main(int argc, char** argv) {
   for (const auto architecture :
        {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kGemma3}) {
     const std::string name(architecture_name(architecture));
-    write(root / "gguf", name + ".gguf", gguf_model(architecture));
-    write(root / "safetensors", name + ".safetensors", safetensors_model(architecture));
-    write(root / "model_config", name + ".json",
+    write(root / "fuzz_gguf", name + ".gguf", gguf_model(architecture));
+    write(root / "fuzz_safetensors", name + ".safetensors", safetensors_model(architecture));
+    write(root / "fuzz_model_config", name + ".json",
           config_json(architecture == Architecture::kGemma3 ? "gemma3_text" : name));
   }
-  write(root / "tokenizer_json", "letters", tokenizer_files(R"([a-z]+|\\s+(?!\\S))"));
-  write(root / "tokenizer_json", "words",
+  write(root / "fuzz_tokenizer_json", "letters", tokenizer_files(R"([a-z]+|\\s+(?!\\S))"));
+  write(root / "fuzz_tokenizer_json", "words",
         tokenizer_files(R"((?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+)"));
-  write(root / "gguf", "types.gguf", gguf_of_types());
-  write(root / "safetensors", "index.json",
+  write(root / "fuzz_gguf", "types.gguf", gguf_of_types());
+  write(root / "fuzz_safetensors", "index.json",
         R"({"metadata":{},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
 }

@@ -110,6 +110,20 @@ TEST(ConfigFromJson, Qwen) {
   EXPECT_EQ(config.head_dim, 32);
 }
 
+TEST(ConfigFromJson, Fp8) {
+  json value = llama_json();
+  value["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(parse(value).num_layers, 3);
+}
+
+TEST(ConfigFromJson, HeadDimIsNotGuessedWhereItsDefaultIsNoDivision) {
+  for (const char* type : {"qwen3", "gemma3_text"}) {
+    json value = llama_json();
+    value["model_type"] = type;
+    expect_refused(value, ErrorCode::kInvalidFile, "'head_dim' is missing");
+  }
+}
+
 TEST(ConfigFromJson, Gemma3) {
   json value = llama_json();
   value["model_type"] = "gemma3_text";
@@ -156,7 +170,11 @@ TEST(ConfigFromJson, RefusesWhatWeDoNotRun) {
       {"attention_bias", true, "attention_bias"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor"},
       {"final_logit_softcapping", 30.0, "final_logit_softcapping"},
-      {"quantization_config", {{"quant_method", "gptq"}}, "quantization 'gptq'"}};
+      {"quantization_config", {{"quant_method", "gptq"}}, "quantization 'gptq'"},
+      {"quantization_config", {{"quant_method", "fp8"}}, "FP8 without scales of 128 x 128"},
+      {"quantization_config",
+       {{"quant_method", "fp8"}, {"weight_block_size", {64, 128}}},
+       "FP8 without scales of 128 x 128"}};
   for (const auto& [key, value, part] : cases) {
     json config = llama_json();
     config[key] = value;

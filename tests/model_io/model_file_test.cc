@@ -152,6 +152,26 @@ TEST(ModelFile, PutsInterleavedRowsOfLlamaBack) {
   EXPECT_EQ(two[8], 5.0f);
 }
 
+TEST(ModelFile, PutsInterleavedBiasesOfLlamaBack) {
+  const std::string bytes = gguf_model(Architecture::kLlama, keep, [](GgufBuilder& file) {
+    file.add_f32("blk.0.attn_q.bias", {8}, {0, 1, 2, 3, 4, 5, 6, 7});
+    file.add_f32("blk.0.attn_k.bias", {4}, {0, 1, 2, 3});
+    file.add_f32("blk.0.attn_v.bias", {4}, {0, 1, 2, 3});
+  });
+  const ModelFile model = open_gguf(bytes);
+  EXPECT_TRUE(model.config().qkv_bias);
+  EXPECT_THAT(model.read_f32("layers.0.q_bias"), ElementsAre(0, 2, 1, 3, 4, 6, 5, 7));
+  EXPECT_THAT(model.read_f32("layers.0.k_bias"), ElementsAre(0, 2, 1, 3));
+  EXPECT_THAT(model.read_f32("layers.0.v_bias"), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(ModelFile, RefusesAPartOfASplitModel) {
+  const std::string bytes = gguf_model(Architecture::kLlama, keep,
+                                       [](GgufBuilder& file) { file.add_int("split.count", 3); });
+  expect_error(ErrorCode::kUnsupported, "'tiny.gguf' is one of 3 parts of a model",
+               [&] { open_gguf(bytes); });
+}
+
 TEST(ModelFile, LeavesRowsOfOthersAsTheyAre) {
   const std::string bytes = gguf_model(Architecture::kQwen3);
   const ModelFile model = open_gguf(bytes);
@@ -323,6 +343,44 @@ TEST(ModelFile, OpensNeedle7m) {
   EXPECT_EQ(by_file.folder(), "models/needle_7m");
   EXPECT_EQ(by_file.read_f32("layers.5.k"), model.read_f32("layers.5.k"));
 }
+
+// Published files, where they have been fetched into models/ (scripts/get_model.py); sums of
+// squares over all weights are those of the Python package gguf.
+struct Published {
+  const char* path;
+  Architecture architecture;
+  size_t num_tensors;
+  double mean_square;
+};
+
+class PublishedFile : public testing::TestWithParam<Published> {};
+
+TEST_P(PublishedFile, ReadsAsTheOracleDoes) {
+  const Published& published = GetParam();
+  if (!std::filesystem::exists(published.path)) GTEST_SKIP() << published.path << " is absent";
+  const ModelFile model = ModelFile::open(published.path);
+  EXPECT_EQ(model.config().architecture, published.architecture);
+  EXPECT_EQ(model.tensors().size(), published.num_tensors);
+  ASSERT_NE(model.gguf(), nullptr);
+  EXPECT_EQ(static_cast<int64_t>(model.gguf()->find_strings("tokenizer.ggml.tokens")->size()),
+            model.config().vocab_size);
+  double sum = 0.0;
+  double count = 0.0;
+  for (const auto& [name, tensor] : model.tensors()) {
+    for (const float value : model.read_f32(name)) {
+      sum += static_cast<double>(value) * static_cast<double>(value);
+      count += 1.0;
+    }
+  }
+  EXPECT_NEAR(sum / count / published.mean_square, 1.0, 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(, PublishedFile,
+                         testing::Values(Published{"models/SmolLM2-135M-Instruct.Q4_1.gguf",
+                                                   Architecture::kLlama, 272, 0.03341988698287687},
+                                         Published{"models/gemma-3-270m-q4_k_m.gguf",
+                                                   Architecture::kGemma3, 236,
+                                                   1.9337009741749323}));
 
 TEST(ModelFile, SaysWhatAPathMustBe) {
   expect_error(ErrorCode::kInvalidFile, "'no/such/model' does not exist",

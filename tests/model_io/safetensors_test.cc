@@ -81,6 +81,12 @@ TEST(Safetensors, RefusesBrokenJson) {
   expect_refused(objects, 0, "nested deeper than 3 levels");
 }
 
+TEST(Safetensors, RefusesMillionsOfValues) {
+  std::string numbers = "{\"a\":[0";
+  for (int i = 0; i < 5'000'000; ++i) numbers += ",0";
+  expect_refused(numbers + "]}", 0, "JSON of more than 4194304 values");
+}
+
 TEST(Safetensors, RefusesDuplicateNames) {
   expect_refused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                  R"("a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",

@@ -151,6 +151,10 @@ void refuse_what_we_do_not_run(const JsonObject& object, const ModelConfig& conf
     const JsonObject quantization(*object.find("quantization_config"), object.name());
     const std::string method = quantization.find_string("quant_method").value_or("unknown");
     if (method != "fp8") fail_unsupported(object, fmt::format("quantization '{}'", shown(method)));
+    const json* tile = quantization.find("weight_block_size");
+    if (tile == nullptr || *tile != json::array({128, 128})) {
+      fail_unsupported(object, "FP8 without scales of 128 x 128 weights");
+    }
   }
   for (const char* key : {"mlp_bias", "use_bidirectional_attention"}) {
     if (object.find_bool(key).value_or(false)) fail_unsupported(object, key);
@@ -183,6 +187,9 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   if (const auto head_dim = object.find_int("head_dim")) {
     config.head_dim = *head_dim;
   } else {
+    if (gemma || config.architecture == Architecture::kQwen3) {  // their default is no division
+      fail(ErrorCode::kInvalidFile, "'{}': 'head_dim' is missing", name);
+    }
     if (config.num_q_heads < 1 || config.model_dim % config.num_q_heads != 0) {
       fail(ErrorCode::kInvalidFile, "'{}': hidden_size {} does not divide among {} heads", name,
            config.model_dim, config.num_q_heads);

@@ -16,7 +16,7 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kMaxMetadataEntries = 1 << 16;
-constexpr int64_t kMaxTensors = 1 << 20;
+constexpr int64_t kMaxTensors = 1 << 18;
 constexpr uint32_t kMaxDims = 4;
 constexpr int64_t kMaxNameBytes = 1 << 16;
 constexpr int64_t kDefaultAlignment = 32;

@@ -11,9 +11,17 @@ namespace fovea {
 
 using nlohmann::json;
 
+// A parsed value takes far more memory than its text: this bounds what a hostile file can ask for,
+// with room for ten times the tensors of the largest published models.
+constexpr int64_t kMaxValues = 1 << 22;
+
 json parse_json_object(std::string_view text, const std::string& name, int max_depth) {
   std::vector<std::set<std::string>> keys;  // of each open object
+  int64_t num_events = 0;
   const auto check = [&](int depth, json::parse_event_t event, const json& parsed) {
+    if (++num_events > kMaxValues) {
+      fail(ErrorCode::kInvalidFile, "'{}': JSON of more than {} values", name, kMaxValues);
+    }
     if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
       if (depth >= max_depth) {
         fail(ErrorCode::kInvalidFile, "'{}': JSON nested deeper than {} levels", name, max_depth);

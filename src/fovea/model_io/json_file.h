@@ -13,7 +13,8 @@
 namespace fovea {
 
 /// Parses `text`, which must be one object; `name` is the file as messages show it.
-/// Throws kInvalidFile on broken JSON, a duplicate key or more than `max_depth` levels.
+/// Throws kInvalidFile on broken JSON, a duplicate key, more than `max_depth` levels or millions of
+/// values.
 nlohmann::json parse_json_object(std::string_view text, const std::string& name, int max_depth);
 
 /// Lookups in an object: nothing when `key` is absent or null, kInvalidFile when it has another

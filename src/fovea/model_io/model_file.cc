@@ -66,6 +66,10 @@ ModelFile ModelFile::open(const std::string& path) {
 ModelFile ModelFile::from_gguf(Gguf gguf) {
   ModelFile model;
   model.name_ = gguf.name();
+  if (gguf.find_int("split.count").value_or(1) > 1) {
+    fail(ErrorCode::kUnsupported, "'{}' is one of {} parts of a model; join them first",
+         gguf.name(), *gguf.find_int("split.count"));
+  }
   model.config_ = config_from_gguf(gguf);
   model.gguf_ = std::move(gguf);
   if (const FileTensor* factors = model.gguf_->find_tensor(kRopeFactorsName)) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "fovea/base/error.h"
+#include "fovea/tensor/bfloat16.h"
 
 namespace fovea {
 namespace {
@@ -211,7 +212,7 @@ void dequantize(WeightType type, std::span<const std::byte> bytes, std::span<flo
       return;
     case WeightType::kBF16:
       for (size_t i = 0; i < out.size(); ++i) {
-        out[i] = std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(in + 2 * i)) << 16);
+        out[i] = to_float(BFloat16{load<uint16_t>(in + 2 * i)});
       }
       return;
     case WeightType::kF8E4M3:
