@@ -74,14 +74,15 @@ NeedleResult ask(Session& session, const NeedleTask& task, const std::string& at
   options.prefill.cancel = &interrupt_flag();
   ProgressBar bar;
   options.prefill.progress = [&](double share) {
-    bar.update(fmt::format("reading {} tokens with {} attention", task.prompt.size(), attention),
+    bar.update(fmt::format("reading {} tokens with {} attention", task.prompt().size(), attention),
                static_cast<int64_t>(share * 1000), 1000);
   };
   session.reset();
-  const GenerateResult answer = generate(session, task.prompt, options);
+  const GenerateResult answer = generate(session, task.prompt(), options);
   if (answer.stop == StopReason::kCancelled) throw Cancelled();
   return {attention, first_sentence(answer.text),
-          quality::is_needle_answer(answer.text, task.answer), answer.ttft_ms, answer.prefill};
+          quality::is_needle_answer(answer.text, task.questions.back().answer), answer.ttft_ms,
+          answer.prefill};
 }
 
 void print_result(const NeedleResult& result) {
@@ -134,11 +135,11 @@ nlohmann::json documents_json(const std::vector<DocumentResult>& documents, int6
                          {"density", result.prefill.density()},
                          {"prefill", to_json(result.prefill, num_q_heads, false)}});
     }
-    json.push_back({{"prompt_tokens", document.task.prompt.size()},
-                    {"prompt_hash", prompt_hash(document.task.prompt)},
-                    {"fact", document.task.fact},
-                    {"question", document.task.question},
-                    {"depth", document.task.depth},
+    json.push_back({{"prompt_tokens", document.task.prompt().size()},
+                    {"prompt_hash", prompt_hash(document.task.prompt())},
+                    {"fact", document.task.questions.back().fact},
+                    {"question", document.task.questions.back().text},
+                    {"depth", document.task.questions.back().depth},
                     {"results", results}});
   }
   return json;
@@ -188,10 +189,11 @@ std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& m
     DocumentResult document;
     document.task =
         quality::make_needle_task(settings, i, options.num_documents, filler, names, encode);
+    const quality::NeedleQuestion& question = document.task.questions.back();
     if (!options.json) {
       fmt::print("document {} of {}: {} tokens, at {:.0f} % of them \"{}\"\n", i + 1,
-                 options.num_documents, document.task.prompt.size(), document.task.depth * 100,
-                 document.task.fact.substr(1));
+                 options.num_documents, document.task.prompt().size(), question.depth * 100,
+                 question.fact.substr(1));
       std::fflush(stdout);
     }
     try {
