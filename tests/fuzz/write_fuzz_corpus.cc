@@ -117,6 +117,25 @@ std::string tokenizer_files(const std::string& regex) {
   return files;
 }
 
+std::string small_trace() {
+  return R"json({"schemaVersion": 1, "with_stack": 0, "deviceProperties": [{"id": 0, "name": "GPU"}],
+ "traceEvents": [
+ {"ph": "X", "cat": "user_annotation", "name": "execute_context_1(8)_generation_2(2)", "pid": 9, "tid": 9,
+  "ts": 1.5, "dur": 90, "args": {"External id": 1}},
+ {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 2, "dur": 9, "args": {"External id": 2}},
+ {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 9, "tid": 9, "ts": 3, "dur": 4,
+  "args": {"External id": 2, "correlation": 5}},
+ {"ph": "s", "id": 5, "pid": 9, "tid": 9, "ts": 3, "cat": "ac2g", "name": "ac2g"},
+ {"ph": "X", "cat": "kernel", "name": "void flash::flash_fwd_kernel<T<1> >(P)", "pid": 0, "tid": 7, "ts": 200.25,
+  "dur": 11.5, "args": {"correlation": 5, "grid": [1, 2, 3]}},
+ {"ph": "X", "cat": "kernel", "name": "_ZN7ck_tile6kentryILi2ENS_9FmhaFwdKeIS1_EEEvT_", "pid": 0, "tid": 8, "ts": 205,
+  "dur": 20, "args": {"correlation": 5}},
+ {"ph": "X", "cat": "kernel", "name": "triton_tem_fused_0", "pid": 0, "tid": 7, "ts": 240, "dur": 3,
+  "args": {"External id": 2, "correlation": 6}},
+ {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 7, "ts": 250, "dur": NaN}
+ ], "distributedInfo": {"rank": 0}})json";
+}
+
 void write(const std::filesystem::path& folder, const std::string& name,
            const std::string& content) {
   std::filesystem::create_directories(folder);
@@ -145,6 +164,7 @@ int main(int argc, char** argv) {
   write(root / "fuzz_tokenizer_json", "words",
         tokenizer_files(R"((?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+)"));
   write(root / "fuzz_gguf", "types.gguf", gguf_of_types());
+  write(root / "fuzz_trace", "small.json", small_trace());
   write(root / "fuzz_safetensors", "index.json",
         R"({"metadata":{},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
 }

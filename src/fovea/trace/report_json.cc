@@ -98,6 +98,7 @@ std::string trace_report_json(const TraceReport& report) {
   json["kernels"] = Json::array();
   for (const TimeShare& kernel : report.kernels) json["kernels"].push_back(to_json(kernel, true));
   json["num_devices"] = report.num_devices;
+  json["first_us"] = report.first_us;
   json["span_us"] = report.span_us;
   json["busy_us"] = report.busy_us;
   json["memory_us"] = report.memory_us;

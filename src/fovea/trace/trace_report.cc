@@ -171,6 +171,7 @@ TraceReport analyse_trace(const std::string& path, const FamilyTable& families) 
   std::sort(report.kernels.begin(), report.kernels.end(), longer);
 
   report.num_devices = devices.num_devices;
+  if (!records.kernels.empty()) report.first_us = records.kernels.front().ts_us;
   report.span_us = devices.span_us;
   report.busy_us = devices.busy_us;
   report.gaps = devices.gaps;

@@ -115,6 +115,7 @@ struct TraceReport {
   std::vector<StepReport> steps;    // in time; those without kernels too
   std::vector<TimeShare> kernels;   // by name, longest first
   int64_t num_devices = 0;
+  double first_us = 0;                // first kernel or copy, on the trace's clock
   double span_us = 0;                 // first start to last end, added over devices
   double busy_us = 0;                 // union of kernels and copies, added over devices
   double memory_us = 0;               // memcpy and memset, not in kernel time
