@@ -186,7 +186,7 @@ TEST(Attention, NonFiniteKeysAndValuesReachOnlyTheRowsThatSeeThem) {
   for (const AttentionCase& shape : shapes) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const float value : {kNan, kInfinity, -kInfinity}) {
-        for (const int64_t t : {3, 200, 299}) {
+        for (const int64_t t : {3, 299}) {
           AttentionData keys(shape, dtype, 3), values(shape, dtype, 3);
           keys.set_key(0, t, 0, value);
           values.set_value(0, t, 0, value);

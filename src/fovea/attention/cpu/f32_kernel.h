@@ -24,12 +24,12 @@ struct F32Layout {
   }
 };
 
-/// C [rows, kTile] += or = A [rows, k] B [k, kTile], elements of 32 bits: B's rows are vectors of a
-/// tile's rows, A's elements are broadcast. kRowsAtOnce x kVecsAtOnce accumulators stay in
-/// registers.
+/// C [num_rows, kRows] += A [num_rows, k] B [k, kRows], elements of 32 bits, or = if not
+/// kAccumulate: B's rows are vectors of a subtile's rows, A's elements are broadcast. A and B come
+/// in num_pieces of k; kRowsAtOnce x kVecsAtOnce accumulators stay in registers over all of them.
 template <class Isa, bool kAccumulate>
-inline void multiply(const float* a, int64_t a_row_stride, int64_t a_k_stride, const float* b,
-                     int64_t num_rows, int64_t k, float* c) {
+inline void multiply(const std::byte* const* a_pieces, int num_pieces, int64_t a_row_stride,
+                     int64_t a_k_stride, const float* b, int64_t num_rows, int64_t k, float* c) {
   using Simd = typename Isa::Simd;
   using Vec = typename Simd::Vec;
   constexpr int kR = Isa::kRowsAtOnce, kV = Isa::kVecsAtOnce, kLanes = Simd::kLanes;
@@ -43,14 +43,17 @@ inline void multiply(const float* a, int64_t a_row_stride, int64_t a_k_stride, c
                                   : Simd::broadcast(0);
         }
       }
-      const float* a_row = a + row * a_row_stride;
-      const float* b_col = b + col;
-      for (int64_t i_k = 0; i_k < k; ++i_k) {
-        Vec b_vec[kV];
-        for (int j = 0; j < kV; ++j) b_vec[j] = Simd::load(b_col + i_k * Isa::kRows + j * kLanes);
-        for (int i = 0; i < kR; ++i) {
-          const float* element = a_row + i * a_row_stride + i_k * a_k_stride;
-          for (int j = 0; j < kV; ++j) sum[i][j] = Isa::dot(element, b_vec[j], sum[i][j]);
+      const float* b_row = b + col;
+      for (int piece = 0; piece < num_pieces; ++piece) {
+        const float* a = reinterpret_cast<const float*>(a_pieces[piece]) + row * a_row_stride;
+        for (int64_t i_k = 0; i_k < k; ++i_k, a += a_k_stride, b_row += Isa::kRows) {
+          Vec b_vec[kV];
+          for (int j = 0; j < kV; ++j) b_vec[j] = Simd::load(b_row + j * kLanes);
+          for (int i = 0; i < kR; ++i) {
+            for (int j = 0; j < kV; ++j) {
+              sum[i][j] = Isa::dot(a + i * a_row_stride, b_vec[j], sum[i][j]);
+            }
+          }
         }
       }
       for (int i = 0; i < kR; ++i) {
@@ -77,16 +80,12 @@ struct F32Isa {
   }
 
   static void scores(const std::byte* keys, const float* q, int64_t head_dim, float* s) {
-    multiply<Derived, false>(reinterpret_cast<const float*>(keys), head_dim, 1, q, kGroupKeys,
-                             head_dim, s);
+    multiply<Derived, false>(&keys, 1, head_dim, 1, q, kGroupKeys, head_dim, s);
   }
 
   static void accumulate(const std::byte* const* values, int num, const float* p, int64_t head_dim,
                          float* o) {
-    for (int g = 0; g < num; ++g) {
-      multiply<Derived, true>(reinterpret_cast<const float*>(values[g]), 1, head_dim,
-                              p + g * kGroupKeys * Derived::kRows, head_dim, kGroupKeys, o);
-    }
+    multiply<Derived, true>(values, num, 1, head_dim, p, head_dim, kGroupKeys, o);
   }
 
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {

@@ -298,12 +298,9 @@ class Prefill {
     const Unit& unit = *task.unit;
     const int64_t last = task.num - 1;
     const int32_t begin = state.begin[0], end = state.end[last];
-    const auto is_masked = [&](int64_t first_key) {
-      return first_key + kGroupKeys > state.end[0] || first_key < state.begin[last];
-    };
     if (params_.selection == nullptr) {
       for (int64_t key = begin / kGroupKeys * kGroupKeys; key < end; key += kGroupKeys) {
-        state.groups.push_back({static_cast<int32_t>(key / kGroupKeys), ~0u, is_masked(key)});
+        state.groups.push_back({static_cast<int32_t>(key / kGroupKeys), ~0u});
       }
       return;
     }
@@ -324,8 +321,7 @@ class Prefill {
         if (!state.groups.empty() && state.groups.back().index == group) {
           state.groups.back().keys |= keys;
         } else {
-          state.groups.push_back(
-              {static_cast<int32_t>(group), keys, is_masked(group * kGroupKeys)});
+          state.groups.push_back({static_cast<int32_t>(group), keys});
         }
         key = group_end;
       }
@@ -344,9 +340,7 @@ class Prefill {
     }
     const int64_t begin = state.mean_begin[0];
     for (int64_t group = begin / kGroupKeys; group * kGroupKeys < q_block; ++group) {
-      const int64_t first = group * kGroupKeys;
-      const bool is_masked = first + kGroupKeys > q_block || first < state.mean_begin[task.num - 1];
-      state.mean_groups.push_back({static_cast<int32_t>(group), ~0u, is_masked});
+      state.mean_groups.push_back({static_cast<int32_t>(group), ~0u});
     }
     for (const int32_t b : blocks) {
       const int64_t i = b / kGroupKeys - begin / kGroupKeys;

@@ -78,6 +78,7 @@ struct GenericSimd {
   static Vec broadcast(float value) { return value - Vec{}; }
   static Vec max(Vec a, Vec b) { return a > b ? a : b; }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
+  static Vec multiply_subtract(Vec a, Vec b, Vec c) { return a * b - c; }
   static bool any_greater(Vec a, Vec b) {
     const IntVec greater = a > b;
     int32_t any = 0;
@@ -115,6 +116,7 @@ struct GenericSimd {
 struct Avx2Simd : GenericSimd<8> {
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vec multiply_subtract(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
   static float sum(Vec a) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -130,6 +132,7 @@ struct Avx2Simd : GenericSimd<8> {
 struct Avx512Simd : GenericSimd<16> {
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec multiply_subtract(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
   static float sum(Vec a) { return _mm512_reduce_add_ps(a); }
   static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
   static Vec zero_where_minus_infinity(Vec a) {

@@ -9,9 +9,10 @@
 //
 // An Isa brings:
 //   Simd            vectors of f32: see GenericSimd
-//   kRows           rows of a tile
+//   kRows           rows that are worked on together; a tile is kSubtiles times as many
+//   kSubtiles       meet each batch of keys one after the other, while the batch is in the cache
 //   kPack           keys (or channels) in one 32-bit element: 1 of f32, 2 of bf16
-//   kPendingGroups  groups whose weights are gathered before they meet their values
+//   kPendingGroups  groups in a batch: their weights are gathered before they meet their values
 //   kExp2Degree     of the polynomial for exp2
 //   Layout          how K and V are packed: see F32Layout
 //   scores(keys, q, head_dim, s)            S^T = K Q^T of one group
@@ -20,6 +21,7 @@
 //   Session         an object that lives as long as the tile: sets up and restores the machine
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -35,6 +37,9 @@ namespace {
 // Weights may grow to 2^8 before O and the sums are rescaled: f32 and bf16 do not notice, and after
 // the first few keys of a row rescaling almost never happens.
 constexpr float kSlackLog2 = 8.0f;
+
+// Above this the rounding of a shift, 2^-24 of it, would itself overflow exp2.
+constexpr float kMaxFusedShift = 0x1p26f;
 
 template <int64_t kAlign>
 constexpr int64_t round_up(int64_t value) {
@@ -61,70 +66,108 @@ class TileAttention {
 
  public:
   static int64_t scratch_bytes(int64_t head_dim) {
-    return Offsets(head_dim).end * static_cast<int64_t>(sizeof(float));
+    const Offsets offsets(head_dim);
+    return (offsets.state + Isa::kSubtiles * offsets.state_size) *
+           static_cast<int64_t>(sizeof(float));
   }
 
   TileAttention(const TileJob& job, std::byte* scratch)
-      : job_(job), scale_log2_(job.softmax_scale * kLog2E) {
-    const Offsets offsets(job.head_dim);
-    float* base = reinterpret_cast<float*>(scratch);
-    q_ = base;
-    s_ = base + offsets.s;
-    p_ = base + offsets.p;
-    o_ = base + offsets.o;
-    rows_ = base + offsets.rows;
-    max_ = base + offsets.max;
-    sum_ = max_ + kRows;
+      : job_(job),
+        offsets_(job.head_dim),
+        scale_log2_(job.softmax_scale * kLog2E),
+        scratch_(reinterpret_cast<float*>(scratch)) {
+    s_ = scratch_;
+    p_ = scratch_ + offsets_.p;
+    rows_ = scratch_ + offsets_.rows;
   }
 
   void run() {
-    load_queries();
-    for (int r = 0; r < kRows; ++r) {
-      max_[r] = kMinusInfinity;
-      sum_[r] = 0;
+    const int num_subtiles = (job_.num_rows + kRows - 1) / kRows;
+    for (int i = 0; i < num_subtiles; ++i) {
+      select_subtile(i);
+      start_subtile();
     }
-    std::memset(o_, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
-    for (const TilePass& pass : job_.passes) walk(pass);
-    store_outputs();
+    for (const TilePass& pass : job_.passes) {
+      for (size_t first = 0; first < pass.groups.size(); first += Isa::kPendingGroups) {
+        const size_t num = std::min<size_t>(Isa::kPendingGroups, pass.groups.size() - first);
+        for (int i = 0; i < num_subtiles; ++i) {
+          select_subtile(i);
+          walk(pass, pass.groups.subspan(first, num));
+        }
+      }
+    }
+    for (int i = 0; i < num_subtiles; ++i) {
+      select_subtile(i);
+      store_outputs();
+    }
   }
 
  private:
-  // Where each array starts in the scratch, in floats.
+  // Where each array starts in the scratch, in floats. Logits, weights and rows in passing are
+  // shared by the subtiles; queries, outputs, maxima, shifts and sums are each subtile's own.
   struct Offsets {
     explicit Offsets(int64_t head_dim) {
       const int64_t channels = Isa::Layout::padded_head_dim(head_dim);
-      s = channels / Isa::kPack * kRows;
-      p = s + kKeys * kRows;
-      o = p + Isa::kPendingGroups * kWeightRows * kRows;
-      rows = o + head_dim * kRows;
-      max = rows + channels * kRows;
-      end = max + 2 * kRows;
+      p = kKeys * kRows;
+      rows = p + Isa::kPendingGroups * kWeightRows * kRows;
+      state = rows + channels * kRows;
+      o = channels / Isa::kPack * kRows;
+      max = o + head_dim * kRows;
+      state_size = max + 3 * kRows;
     }
-    int64_t s, p, o, rows, max, end;
+    int64_t p, rows, state;      // from the start of the scratch
+    int64_t o, max, state_size;  // from the start of a subtile's state
   };
 
+  void select_subtile(int i) {
+    first_row_ = i * kRows;
+    num_rows_ = std::min(kRows, job_.num_rows - first_row_);
+    q_ = scratch_ + offsets_.state + i * offsets_.state_size;
+    o_ = q_ + offsets_.o;
+    max_ = q_ + offsets_.max;
+    shift_ = max_ + kRows;
+    sum_ = shift_ + kRows;
+  }
+
   // Rows of q, converted and zero-padded, then transposed to Q^T [elements of head_dim, rows].
-  void load_queries() {
+  void start_subtile() {
     const int64_t channels = Isa::Layout::padded_head_dim(job_.head_dim);
     const int64_t row_elements = channels / Isa::kPack;
     std::memset(rows_, 0, sizeof(float) * static_cast<size_t>(row_elements * kRows));
-    for (int r = 0; r < job_.num_rows; ++r) {
-      Isa::Layout::copy_row(job_.q[r], job_.is_bf16, job_.head_dim, rows_ + r * row_elements);
+    for (int r = 0; r < num_rows_; ++r) {
+      Isa::Layout::copy_row(job_.q[first_row_ + r], job_.is_bf16, job_.head_dim,
+                            rows_ + r * row_elements);
     }
     transpose_elements(rows_, row_elements, q_, kRows, kRows, row_elements);
+    std::memset(o_, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
+    for (int r = 0; r < kRows; ++r) {
+      max_[r] = kMinusInfinity;
+      shift_[r] = 0;
+      sum_[r] = 0;
+    }
   }
 
-  void walk(const TilePass& pass) {
+  void walk(const TilePass& pass, std::span<const KeyGroup> groups) {
     const int64_t key_bytes = Isa::Layout::key_group_bytes(job_.head_dim);
     const int64_t value_bytes = Isa::Layout::value_group_bytes(job_.head_dim);
-    for (const KeyGroup& group : pass.groups) {
+    const int last_row = first_row_ + num_rows_ - 1;
+    for (const KeyGroup& group : groups) {
+      const int64_t first_key = group.index * kGroupKeys;
+      const int64_t end_key = first_key + kGroupKeys;
+      if (first_key >= pass.end[last_row] || end_key <= pass.begin[first_row_]) continue;
       Isa::scores(pass.kv.keys + group.index * key_bytes, q_, job_.head_dim, s_);
       if (pass.logit_bias != 0) add_bias(pass.logit_bias);
-      if (group.is_masked) mask_rows(pass, group.index);
+      if (end_key > pass.end[first_row_] || first_key < pass.begin[last_row]) {
+        mask_rows(pass, first_key);
+      }
       if (group.keys != ~0u) mask_keys(group.keys);
-      if (num_pending_ == Isa::kPendingGroups) flush();
       update_max();
-      add_weights(p_ + num_pending_ * kWeightRows * kRows);
+      float* p = p_ + num_pending_ * kWeightRows * kRows;
+      if (is_huge_) {
+        add_weights<true>(p);
+      } else {
+        add_weights<false>(p);
+      }
       pending_[num_pending_++] = pass.kv.values + group.index * value_bytes;
     }
     flush();
@@ -135,13 +178,12 @@ class TileAttention {
   }
 
   // Rows past num_rows are of zeros and read as the last row does; nobody looks at them.
-  void mask_rows(const TilePass& pass, int64_t group_index) {
+  void mask_rows(const TilePass& pass, int64_t first_key) {
     int32_t begin[kRows], end[kRows];
-    const auto first_key = static_cast<int32_t>(group_index * kKeys);
     for (int r = 0; r < kRows; ++r) {
-      const int row = r < job_.num_rows ? r : job_.num_rows - 1;
-      begin[r] = pass.begin[row] - first_key;
-      end[r] = pass.end[row] - first_key;
+      const int row = first_row_ + (r < num_rows_ ? r : num_rows_ - 1);
+      begin[r] = pass.begin[row] - static_cast<int32_t>(first_key);
+      end[r] = pass.end[row] - static_cast<int32_t>(first_key);
     }
     for (int t = 0; t < kKeys; ++t) {
       float* s = s_ + t * kRows;
@@ -185,9 +227,17 @@ class TileAttention {
         const int r = v * kLanes + i;
         const float old_max = max_[r];
         const float new_max = group_max[v][i] > old_max ? group_max[v][i] : old_max;
-        factor[r] = old_max == new_max ? 1.0f : std::exp2((old_max - new_max) * scale_log2_);
+        const float old_shift = shift_[r];
+        const float new_shift = new_max == kMinusInfinity ? 0.0f : new_max * scale_log2_;
+        factor[r] = old_max == new_max          ? 1.0f
+                    : old_max == kMinusInfinity ? 0.0f
+                    : is_huge_                  ? std::exp2((old_max - new_max) * scale_log2_)
+                                                : std::exp2(old_shift - new_shift);
         max_[r] = new_max;
         sum_[r] *= factor[r];
+        // exp2(-inf - 0) is 0 for rows that have seen nothing yet; exp2(-inf - -inf) would be NaN.
+        shift_[r] = new_max == kMinusInfinity ? 0.0f : new_max * scale_log2_;
+        is_huge_ |= std::abs(shift_[r]) > kMaxFusedShift;
       }
     }
     for (int64_t d = 0; d < job_.head_dim; ++d) {
@@ -195,20 +245,24 @@ class TileAttention {
     }
   }
 
-  // P^T = exp2((S^T - max) * scale), in the layout of the second product, and its sums.
+  // P^T = exp2(S^T * scale - shift), in the layout of the second product, and its sums. The shift
+  // is the same number for all keys of a row, so its rounding cancels; of huge logits it would not
+  // stay small, and the difference comes first.
+  template <bool kIsHuge>
   void add_weights(float* p) {
+    const Vec scale = Simd::broadcast(scale_log2_);
     for (int v = 0; v < kVecs; ++v) {
-      // Rows that have seen nothing yet: exp2(-inf - 0) is 0, exp2(-inf - -inf) would be NaN.
+      const Vec shift = Simd::load(shift_ + v * kLanes);
       const Vec max = Simd::zero_where_minus_infinity(Simd::load(max_ + v * kLanes));
-      const Vec scale = Simd::broadcast(scale_log2_);
       Vec sum_a = Simd::load(sum_ + v * kLanes), sum_b = Simd::broadcast(0);
       const float* s = s_ + v * kLanes;
+      const auto weight = [&](int t) {
+        const Vec logit = Simd::load(s + t * kRows);
+        return Simd::template exp2<Isa::kExp2Degree>(
+            kIsHuge ? (logit - max) * scale : Simd::multiply_subtract(logit, scale, shift));
+      };
       for (int t = 0; t < kKeys; t += 2) {
-        // The difference first: a fused s * scale - max * scale loses all digits of huge logits.
-        const Vec a =
-            Simd::template exp2<Isa::kExp2Degree>((Simd::load(s + t * kRows) - max) * scale);
-        const Vec b =
-            Simd::template exp2<Isa::kExp2Degree>((Simd::load(s + (t + 1) * kRows) - max) * scale);
+        const Vec a = weight(t), b = weight(t + 1);
         sum_a += a;
         sum_b += b;
         if constexpr (Isa::kPack == 1) {
@@ -230,12 +284,15 @@ class TileAttention {
   void store_outputs() {
     const int64_t head_dim = job_.head_dim;
     transpose_elements(o_, kRows, rows_, head_dim, head_dim, kRows);
-    for (int r = 0; r < job_.num_rows; ++r) {
-      float max = max_[r] == kMinusInfinity ? kMinusInfinity : max_[r] * job_.softmax_scale;
+    for (int r = 0; r < num_rows_; ++r) {
+      const int row = first_row_ + r;
+      float max = max_[r] == kMinusInfinity ? kMinusInfinity
+                  : is_huge_                ? max_[r] * job_.softmax_scale
+                                            : shift_[r] * (1 / kLog2E);
       float sum = sum_[r];
       float factor = 1;  // of what has been summed, against the sink
       if (job_.sinks != nullptr) {
-        const float sink = job_.sinks[r];
+        const float sink = job_.sinks[row];
         const float new_max = max > sink ? max : sink;
         factor = max == new_max ? 1.0f : std::exp(max - new_max);
         if (new_max != kMinusInfinity) sum = sum * factor + std::exp(sink - new_max);
@@ -243,32 +300,38 @@ class TileAttention {
       }
       const bool is_empty = sum == 0;
       const float inverse = is_empty ? 0.0f : factor / sum;
-      if (job_.lse[r] != nullptr) {
-        *job_.lse[r] = is_empty ? kMinusInfinity : max + std::log(sum);
+      if (job_.lse[row] != nullptr) {
+        *job_.lse[row] = is_empty ? kMinusInfinity : max + std::log(sum);
       }
       const float* o = rows_ + r * head_dim;
       if (job_.is_bf16) {
-        auto* out = reinterpret_cast<uint16_t*>(job_.out[r]);
+        auto* out = reinterpret_cast<uint16_t*>(job_.out[row]);
         for (int64_t d = 0; d < head_dim; ++d) out[d] = f32_to_bf16(o[d] * inverse);
       } else {
-        auto* out = reinterpret_cast<float*>(job_.out[r]);
+        auto* out = reinterpret_cast<float*>(job_.out[row]);
         for (int64_t d = 0; d < head_dim; ++d) out[d] = o[d] * inverse;
       }
     }
   }
 
   const TileJob& job_;
+  const Offsets offsets_;
   const float scale_log2_;
+  float* const scratch_;
+  float *s_, *p_, *rows_;
   int num_pending_ = 0;
   const std::byte* pending_[Isa::kPendingGroups] = {};
-  float *q_, *s_, *p_, *o_, *rows_, *max_, *sum_;
+  bool is_huge_ = false;
+  // The subtile at work.
+  int first_row_ = 0, num_rows_ = 0;
+  float *q_ = nullptr, *o_ = nullptr, *max_ = nullptr, *shift_ = nullptr, *sum_ = nullptr;
 };
 
 /// The table of one instruction set.
 template <class Isa>
 const TileKernel& make_tile_kernel() {
   static const TileKernel kernel = {
-      Isa::kRows,
+      Isa::kRows * Isa::kSubtiles,
       [](int64_t head_dim, bool is_bf16) {
         return head_dim % 16 == 0 && head_dim <= 256 && (is_bf16 || Isa::kPack == 1);
       },

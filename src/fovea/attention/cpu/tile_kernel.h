@@ -9,14 +9,12 @@
 namespace fovea::cpu {
 
 constexpr int64_t kGroupKeys = 32;
-constexpr int32_t kMaxTileRows = 64;
+constexpr int32_t kMaxTileRows = 128;
 
-/// Some keys that a tile reads: bit i of `keys` is key kGroupKeys * index + i. Rows that do not all
-/// see all of the group need `is_masked`, which applies TilePass::begin and end.
+/// Some keys that a tile reads: bit i of `keys` is key kGroupKeys * index + i.
 struct KeyGroup {
   int32_t index;
   uint32_t keys;
-  bool is_masked;
 };
 
 /// Keys of one (sequence, KV head), in the kernel's own layout, groups one after the other.
@@ -29,9 +27,9 @@ struct PackedKv {
 struct TilePass {
   PackedKv kv;
   std::span<const KeyGroup> groups;
-  const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed
-  const int32_t* end = nullptr;
-  float logit_bias = 0;  // added to q.k, before the softmax scale
+  const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed,
+  const int32_t* end = nullptr;    // both ascending with r
+  float logit_bias = 0;            // added to q.k, before the softmax scale
 };
 
 struct TileJob {

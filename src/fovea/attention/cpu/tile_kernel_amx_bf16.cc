@@ -14,6 +14,7 @@ struct AmxBf16Isa {
   using Simd = Avx512Simd;
   using Layout = Bf16Layout;
   static constexpr int kRows = 32;
+  static constexpr int kSubtiles = 4;
   static constexpr int kPack = 2;
   static constexpr int kPendingGroups = 8;
   static constexpr int kExp2Degree = 4;

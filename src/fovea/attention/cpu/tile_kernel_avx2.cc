@@ -6,6 +6,7 @@ namespace {
 
 struct Avx2Isa : F32Isa<Avx2Isa, Avx2Simd> {
   static constexpr int kRows = 64;
+  static constexpr int kSubtiles = 1;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kVecsAtOnce = 2;
 };

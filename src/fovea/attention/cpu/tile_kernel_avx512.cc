@@ -6,6 +6,7 @@ namespace {
 
 struct Avx512Isa : F32Isa<Avx512Isa, Avx512Simd> {
   static constexpr int kRows = 64;
+  static constexpr int kSubtiles = 2;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kVecsAtOnce = 4;
 };

@@ -9,6 +9,7 @@ struct Avx512Bf16Isa {
   using Simd = Avx512Simd;
   using Layout = Bf16Layout;
   static constexpr int kRows = 64;
+  static constexpr int kSubtiles = 2;
   static constexpr int kPack = 2;
   static constexpr int kPendingGroups = 4;
   static constexpr int kExp2Degree = 4;
@@ -23,17 +24,13 @@ struct Avx512Bf16Isa {
   }
 
   static void scores(const std::byte* keys, const float* q, int64_t head_dim, float* s) {
-    const int64_t pairs = Layout::padded_head_dim(head_dim) / 2;
-    multiply<Avx512Bf16Isa, false>(reinterpret_cast<const float*>(keys), pairs, 1, q, kGroupKeys,
-                                   head_dim / 2, s);
+    multiply<Avx512Bf16Isa, false>(&keys, 1, Layout::padded_head_dim(head_dim) / 2, 1, q,
+                                   kGroupKeys, head_dim / 2, s);
   }
 
   static void accumulate(const std::byte* const* values, int num, const float* p, int64_t head_dim,
                          float* o) {
-    for (int g = 0; g < num; ++g) {
-      multiply<Avx512Bf16Isa, true>(reinterpret_cast<const float*>(values[g]), 1, head_dim,
-                                    p + g * kGroupKeys / 2 * kRows, head_dim, kGroupKeys / 2, o);
-    }
+    multiply<Avx512Bf16Isa, true>(values, num, 1, head_dim, p, head_dim, kGroupKeys / 2, o);
   }
 
   static void pack_weights(float* dst, Simd::Vec a, Simd::Vec b) { store_pairs(dst, a, b); }

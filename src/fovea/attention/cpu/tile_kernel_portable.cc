@@ -6,6 +6,7 @@ namespace {
 
 struct PortableIsa : F32Isa<PortableIsa, GenericSimd<4>> {
   static constexpr int kRows = 32;
+  static constexpr int kSubtiles = 2;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kVecsAtOnce = 2;
 };
