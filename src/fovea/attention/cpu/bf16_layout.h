@@ -22,14 +22,19 @@ struct Bf16Layout {
   }
 };
 
-/// Copies the keys, zero-padded.
+/// Copies the keys, zero-padded. Rows are short: 32 bytes at a time beats a call to memcpy for
+/// each.
 inline void pack_keys(const PackJob& job, std::byte* keys) {
-  const auto row_bytes = static_cast<size_t>(2 * job.head_dim);
-  const auto padded_bytes = static_cast<size_t>(2 * Bf16Layout::padded_head_dim(job.head_dim));
+  const int64_t row_bytes = 2 * job.head_dim;
+  const int64_t padded_bytes = 2 * Bf16Layout::padded_head_dim(job.head_dim);
   for (int t = 0; t < kGroupKeys; ++t, keys += padded_bytes) {
-    const size_t num_bytes = t < job.num_keys ? row_bytes : 0;
-    if (num_bytes > 0) std::memcpy(keys, job.k[t], num_bytes);
-    std::memset(keys + num_bytes, 0, padded_bytes - num_bytes);
+    const int64_t num_bytes = t < job.num_keys ? row_bytes : 0;
+    for (int64_t i = 0; i < padded_bytes; i += 32) {
+      const __m256i piece = i < num_bytes
+                                ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(job.k[t] + i))
+                                : _mm256_setzero_si256();
+      _mm256_store_si256(reinterpret_cast<__m256i*>(keys + i), piece);
+    }
   }
 }
 

@@ -68,7 +68,7 @@ class DecodeSplit {
           sum[i] = Simd::multiply_add(q, Simd::load(k[i] + d), sum[i]);
         }
       }
-      for (int i = 0; i < kStep; ++i) weights_[r][first + i] = Simd::sum(sum[i]);
+      Simd::store_sums(weights_[r] + first, sum);
     }
   }
 

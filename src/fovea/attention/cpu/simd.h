@@ -90,6 +90,13 @@ struct GenericSimd {
     for (int i = 0; i < kNumLanes; ++i) total += a[i];
     return total;
   }
+  /// p[i] = the sum of a[i]'s lanes, for four vectors.
+  static void store_sums(float* p, const Vec* a) {
+    for (int i = 0; i < 4; ++i) {
+      p[i] = 0;
+      for (int lane = 0; lane < kNumLanes; ++lane) p[i] += a[i][lane];
+    }
+  }
   static Vec zero_where_minus_infinity(Vec a) { return a == broadcast(kMinusInfinity) ? Vec{} : a; }
   /// 2^x: 0 below -126, NaN for NaN; x must stay below 128.
   template <int kDegree>
@@ -134,6 +141,17 @@ struct Avx512Simd : GenericSimd<16> {
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
   static Vec multiply_subtract(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
   static float sum(Vec a) { return _mm512_reduce_add_ps(a); }
+  static void store_sums(float* p, const Vec* a) {
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+    const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+    // Each 128-bit lane now holds the four sums of its part.
+    const __m512 lanes = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+    const __m256 halves =
+        _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
+  }
   static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
   static Vec zero_where_minus_infinity(Vec a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(kMinusInfinity), _CMP_NEQ_UQ),
