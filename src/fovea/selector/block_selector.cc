@@ -12,6 +12,10 @@
 #include "fovea/selector/fixed_selector.h"
 #include "fovea/selector/reference/reference_selector.h"
 
+#ifdef FOVEA_WITH_CUDA
+#include "fovea/selector/cuda/cuda_selector.h"
+#endif
+
 namespace fovea {
 namespace {
 
@@ -160,6 +164,9 @@ std::span<const SelectorBackend* const> selector_backends() {
   static const std::vector<const SelectorBackend*> kBackends = [] {
     std::vector<const SelectorBackend*> backends = {&fixed_selector()};
     for (const SelectorBackend* backend : cpu_selectors()) backends.push_back(backend);
+#ifdef FOVEA_WITH_CUDA
+    backends.push_back(&cuda_selector());
+#endif
     backends.push_back(&reference_selector());
     return backends;
   }();

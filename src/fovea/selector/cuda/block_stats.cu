@@ -1,0 +1,259 @@
+// One CTA per (block, KV head): 256 threads hold the block's keys in registers, 8 columns each.
+#include <cuda_bf16.h>
+
+#include "fovea/attention/cuda/check.h"
+#include "fovea/attention/cuda/ptx/math.h"
+#include "fovea/selector/block_stats.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kStatsThreads = 256;
+constexpr int kBlockSize = 128;
+
+struct StatsParams {
+  const __nv_bfloat16* k;
+  const __nv_bfloat16* v;
+  int64_t block_stride, head_stride, row_stride;  // K and V have the same
+  const int32_t* page_table;                      // of the sequence; null: contiguous
+  const int64_t* kv_offset;                       // contiguous: row of the sequence's key 0
+  int64_t first_block, block_offset;
+  __nv_bfloat16* centroid;
+  __nv_bfloat16* v_mean;
+  __nv_bfloat16* witness;
+  __nv_bfloat16* rest_mean;
+  float* radius;
+  int32_t* non_finite;
+  int64_t centroid_strides[2], v_mean_strides[2], witness_strides[2], rest_strides[2];
+  int64_t radius_strides[2], non_finite_strides[2];
+  int num_witnesses;
+};
+
+template <int kHeadDim>
+struct StatsShared {
+  float partial[kStatsThreads / 32][kHeadDim];
+  float row[kHeadDim];  // what distances are taken from
+  float
+      nearest[kBlockSize];  // squared distance to the nearest of centroid and witnesses; -1: taken
+  int chosen;
+};
+
+/// A thread's share of a block: 8 columns of every kRowStep-th row.
+template <int kHeadDim>
+class BlockRows {
+ public:
+  static constexpr int kThreadsPerRow = kHeadDim / 8;
+  static constexpr int kRowStep = kStatsThreads / kThreadsPerRow;
+  static constexpr int kRows = kBlockSize / kRowStep;
+
+  __device__ BlockRows(const __nv_bfloat16* block, int64_t row_stride)
+      : column_(static_cast<int>(threadIdx.x) % kThreadsPerRow * 8),
+        first_row_(static_cast<int>(threadIdx.x) / kThreadsPerRow) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      data_[i] = __ldcs(reinterpret_cast<const uint4*>(block + row(i) * row_stride + column_));
+    }
+  }
+  __device__ int column() const { return column_; }
+  __device__ int row(int i) const { return first_row_ + i * kRowStep; }
+  __device__ uint4 bits(int i) const { return data_[i]; }
+
+  /// visit(column offset 0 ... 7, value)
+  template <typename Visit>
+  __device__ void for_columns(int i, Visit visit) const {
+    const uint32_t words[4] = {data_[i].x, data_[i].y, data_[i].z, data_[i].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 pair = ptx::unpack2<__nv_bfloat16>(words[j]);
+      visit(2 * j, pair.x);
+      visit(2 * j + 1, pair.y);
+    }
+  }
+
+  /// Squared distance of row(i) to `from`; all threads of the row get it.
+  __device__ float squared_distance(int i, const float* from) const {
+    float sum = 0;
+    for_columns(i, [&](int c, float x) {
+      const float difference = x - from[column_ + c];
+      sum = fmaf(difference, difference, sum);
+    });
+#pragma unroll
+    for (int o = kThreadsPerRow / 2; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    return sum;
+  }
+
+  /// Mean over rows whose `nearest` is not negative, as bf16, to global memory and shared.row.
+  __device__ void mean(StatsShared<kHeadDim>& shared, int count, bool all,
+                       __nv_bfloat16* to) const {
+    float sum[8] = {};
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (!all && shared.nearest[row(i)] < 0) continue;
+      for_columns(i, [&](int c, float x) { sum[c] += x; });
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+#pragma unroll
+      for (int o = kThreadsPerRow; o < 32; o *= 2) sum[c] += __shfl_xor_sync(~0u, sum[c], o);
+      if (static_cast<int>(threadIdx.x) % 32 < kThreadsPerRow) {
+        shared.partial[warp][column_ + c] = sum[c];
+      }
+    }
+    __syncthreads();
+    const int c = static_cast<int>(threadIdx.x);
+    if (c < kHeadDim) {
+      float total = 0;
+#pragma unroll
+      for (int w = 0; w < kStatsThreads / 32; ++w) total += shared.partial[w][c];
+      const __nv_bfloat16 rounded = __float2bfloat16(total / static_cast<float>(count));
+      to[c] = rounded;
+      // Distances are taken from the stored centroid, so that the bound holds for it.
+      shared.row[c] = __bfloat162float(rounded);
+    }
+    __syncthreads();
+  }
+
+ private:
+  int column_;
+  int first_row_;
+  uint4 data_[kRows];
+};
+
+/// The key farthest from what is already kept, ties to the earlier; whole CTA.
+template <int kHeadDim>
+__device__ int choose_farthest(StatsShared<kHeadDim>& shared) {
+  if (threadIdx.x < 32) {
+    unsigned long long best = 0;
+    for (int t = static_cast<int>(threadIdx.x); t < kBlockSize; t += 32) {
+      const float distance = shared.nearest[t];
+      // Distances are not negative, so their bits order like numbers; NaN blocks are flagged.
+      const unsigned bits = distance >= 0 ? __float_as_uint(distance) + 1 : 0;
+      const unsigned long long key =
+          static_cast<unsigned long long>(bits) << 32 | static_cast<unsigned>(kBlockSize - 1 - t);
+      best = max(best, key);
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) best = max(best, __shfl_xor_sync(~0u, best, o));
+    if (threadIdx.x == 0) shared.chosen = kBlockSize - 1 - static_cast<int>(best & 0xffffffffu);
+  }
+  __syncthreads();
+  return shared.chosen;
+}
+
+template <int kHeadDim>
+__global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsParams p) {
+  __shared__ StatsShared<kHeadDim> shared;
+  const int64_t block = p.first_block + blockIdx.x;
+  const int64_t head = blockIdx.y;
+  const int64_t entry = p.page_table != nullptr ? p.page_table[block] : p.block_offset + block;
+  const int64_t start =
+      (p.page_table != nullptr ? entry * p.block_stride
+                               : (*p.kv_offset + block * kBlockSize) * p.row_stride) +
+      head * p.head_stride;
+  {
+    const BlockRows<kHeadDim> values(p.v + start, p.row_stride);
+    values.mean(shared, kBlockSize, true,
+                p.v_mean + entry * p.v_mean_strides[0] + head * p.v_mean_strides[1]);
+  }
+  const BlockRows<kHeadDim> keys(p.k + start, p.row_stride);
+  using Rows = BlockRows<kHeadDim>;
+  keys.mean(shared, kBlockSize, true,
+            p.centroid + entry * p.centroid_strides[0] + head * p.centroid_strides[1]);
+  float farthest = 0;
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < Rows::kRows; ++i) {
+    const float distance = keys.squared_distance(i, shared.row);
+    finite &= distance - distance == 0;
+    farthest = fmaxf(farthest, distance);
+    if (keys.column() == 0) shared.nearest[keys.row(i)] = distance;
+  }
+  finite = __syncthreads_and(finite);
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) farthest = fmaxf(farthest, __shfl_xor_sync(~0u, farthest, o));
+  if (threadIdx.x % 32 == 0) shared.partial[threadIdx.x / 32][0] = farthest;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 0; w < kStatsThreads / 32; ++w) farthest = fmaxf(farthest, shared.partial[w][0]);
+    p.radius[entry * p.radius_strides[0] + head * p.radius_strides[1]] = sqrtf(farthest);
+    p.non_finite[entry * p.non_finite_strides[0] + head * p.non_finite_strides[1]] = !finite;
+  }
+
+  for (int w = 0; w < p.num_witnesses; ++w) {
+    const int chosen = choose_farthest(shared);
+#pragma unroll
+    for (int i = 0; i < Rows::kRows; ++i) {
+      if (keys.row(i) != chosen) continue;
+      keys.for_columns(i, [&](int c, float x) { shared.row[keys.column() + c] = x; });
+      *reinterpret_cast<uint4*>(p.witness + entry * p.witness_strides[0] +
+                                (head * p.num_witnesses + w) * p.witness_strides[1] +
+                                keys.column()) = keys.bits(i);
+      if (keys.column() == 0) shared.nearest[chosen] = -1;
+    }
+    __syncthreads();
+    if (w + 1 == p.num_witnesses) break;
+#pragma unroll
+    for (int i = 0; i < Rows::kRows; ++i) {
+      const float distance = keys.squared_distance(i, shared.row);
+      float& nearest = shared.nearest[keys.row(i)];
+      if (keys.column() == 0 && distance < nearest) nearest = distance;
+    }
+    __syncthreads();
+  }
+  if (p.num_witnesses > 0) {
+    keys.mean(shared, kBlockSize - p.num_witnesses, false,
+              p.rest_mean + entry * p.rest_strides[0] + head * p.rest_strides[1]);
+  }
+}
+
+}  // namespace
+
+void launch_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int64_t end_block,
+                        int64_t block_offset, const BlockStatsView& stats, cudaStream_t stream) {
+  StatsParams p = {};
+  const size_t row_axis = kv.is_paged() ? 2 : 0;
+  p.k = kv.k.as<const __nv_bfloat16>();
+  p.v = kv.v.as<const __nv_bfloat16>();
+  p.block_stride = kv.k.stride[0];
+  p.head_stride = kv.k.stride[1];
+  p.row_stride = kv.k.stride[row_axis];
+  if (kv.is_paged()) {
+    p.page_table = kv.page_table + seq * kv.page_table_stride;
+  } else {
+    p.kv_offset = kv.kv_offsets + seq;
+  }
+  p.first_block = first_block;
+  p.block_offset = block_offset;
+  const auto set = [](auto*& pointer, int64_t(&strides)[2], const TensorView& view) {
+    using T = std::remove_reference_t<decltype(*pointer)>;
+    pointer = view.as<T>();
+    strides[0] = view.stride[0];
+    strides[1] = view.stride[1];
+  };
+  set(p.centroid, p.centroid_strides, stats.centroid);
+  set(p.v_mean, p.v_mean_strides, stats.v_mean);
+  set(p.radius, p.radius_strides, stats.radius);
+  set(p.non_finite, p.non_finite_strides, stats.non_finite);
+  p.num_witnesses = static_cast<int>(stats.num_witnesses);
+  if (p.num_witnesses > 0) {
+    set(p.witness, p.witness_strides, stats.witness);
+    set(p.rest_mean, p.rest_strides, stats.rest_mean);
+  }
+  const dim3 grid(static_cast<unsigned>(end_block - first_block),
+                  static_cast<unsigned>(kv.num_kv_heads()));
+  switch (kv.head_dim()) {
+    case 64:
+      block_stats_kernel<64><<<grid, kStatsThreads, 0, stream>>>(p);
+      break;
+    case 128:
+      block_stats_kernel<128><<<grid, kStatsThreads, 0, stream>>>(p);
+      break;
+    default:
+      block_stats_kernel<256><<<grid, kStatsThreads, 0, stream>>>(p);
+      break;
+  }
+  check_cuda(cudaGetLastError(), "launching block_stats_kernel");
+}
+
+}  // namespace fovea::cuda
