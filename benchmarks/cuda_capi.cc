@@ -82,8 +82,8 @@ fovea::AttentionParams make_attention(const FoveaAttentionCall& call) {
   params.q = rows(call.q, call.total_q, call.num_q_heads, call.q_row_stride, call.q_head_stride);
   params.out = params.q;
   params.out.data = call.out;
-  params.lse = fovea::make_view(call.lse, fovea::DType::kF32, {call.num_q_heads, call.total_q},
-                                device);
+  params.lse =
+      fovea::make_view(call.lse, fovea::DType::kF32, {call.num_q_heads, call.total_q}, device);
   params.kv = {kv(call.k),      kv(call.v),     call.kv_offsets,
                call.page_table, call.max_pages, call.page_size};
   params.batch = {call.batch_size, call.q_offsets, call.kv_lens};

@@ -30,6 +30,79 @@ class AttentionCall(ctypes.Structure):
     _fields_ += [(name, ctypes.c_int64) for name in NUMBERS]
 
 
+SPARSE_POINTERS = "centroid v_mean witness rest_mean radius non_finite block_offsets".split()
+METHODS = {"all": 0, "streaming": 1, "centroid": 2, "rescue": 3, "witness": 4, "bound": 5}
+
+
+class SparseCall(ctypes.Structure):
+    """FoveaSparseCall of benchmarks/cuda_capi.cc."""
+
+    _fields_ = [("attention", AttentionCall)]
+    _fields_ += [(name, ctypes.c_void_p) for name in SPARSE_POINTERS]
+    _fields_ += [(name, ctypes.c_int64) for name in ("method", "num_witnesses", "is_sum")]
+    _fields_ += [(name, ctypes.c_double)
+                 for name in ("density", "alpha_base", "alpha_rescue", "pool_density")]
+
+
+class Session:
+    """Statistics, selection and attention of one sparse prefill, step by step."""
+
+    def __init__(self, fovea, q, k, v, method, density=0.0, num_witnesses=0, pool_density=0.15):
+        self.library = fovea.library
+        call = SparseCall()
+        attention, self.out = fovea.prepare(q, k, v)
+        call.attention, self.kept = attention, attention.kept
+        blocks, kv_heads, d = k.shape[0] // 128, k.shape[1], k.shape[2]
+
+        def room(rows, dtype, *columns):
+            self.kept.append(torch.empty(blocks, rows, *columns, dtype=dtype, device="cuda"))
+            return self.kept[-1].data_ptr()
+
+        call.centroid, call.v_mean, call.rest_mean = (
+            room(kv_heads, torch.bfloat16, d) for _ in range(3))
+        if num_witnesses:
+            call.witness = room(kv_heads * num_witnesses, torch.bfloat16, d)
+        call.radius, call.non_finite = room(kv_heads, torch.float32), room(kv_heads, torch.int32)
+        self.kept.append(torch.zeros(1, dtype=torch.int64, device="cuda"))
+        call.block_offsets = self.kept[-1].data_ptr()
+        call.method, call.num_witnesses, call.is_sum = METHODS[method], num_witnesses, 1
+        call.density, call.alpha_base, call.alpha_rescue = density, 0.22, 0.18
+        call.pool_density = pool_density
+        self.pairs = q.shape[1] * blocks * (blocks + 1) // 2
+        self.handle = ctypes.c_void_p()
+        self._run("create", ctypes.byref(call), ctypes.byref(self.handle))
+
+    def _run(self, name, *arguments):
+        function = getattr(self.library, f"fovea_sparse_{name}")
+        function.restype = ctypes.c_char_p
+        error = function(*arguments)
+        if error:
+            raise RuntimeError(error.decode())
+
+    def stats(self):
+        self._run("stats", self.handle)
+
+    def select(self):
+        self._run("select", self.handle)
+
+    def attend(self):
+        self._run("attend", self.handle)
+
+    def whole(self):
+        self.stats()
+        self.select()
+        self.attend()
+
+    def report(self):
+        """Density of the lists and bytes of the selection."""
+        kept, size = ctypes.c_int64(), ctypes.c_int64()
+        self._run("report", self.handle, ctypes.byref(kept), ctypes.byref(size))
+        return kept.value / self.pairs, size.value
+
+    def close(self):
+        self.library.fovea_sparse_destroy(self.handle)
+
+
 class Fovea:
     """Calls fovea_attend; keeps the tensors of a call alive."""
 
@@ -85,7 +158,7 @@ class Fovea:
             call.num_q_blocks, call.num_list_blocks = begin.shape[1], blocks.numel()
             call.block_size = block_size
         call.stream = torch.cuda.current_stream().cuda_stream
-        call.kept = keep
+        call.kept = keep  # the call's tensors live as long as the call
         return call, keep[3]
 
 
@@ -158,6 +231,86 @@ def make(n, heads, kv_heads, d, dtype=torch.bfloat16, head_major=False):
         return torch.randn(n, h, d, device="cuda", dtype=dtype)
 
     return tensor(heads), tensor(kv_heads), tensor(kv_heads)
+
+
+def structured(n, heads, kv_heads, d=128):
+    """q and k with topics that last 1024 tokens, a sink, local structure and needles, after RoPE."""
+    generator = torch.Generator(device="cuda").manual_seed(1)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, device="cuda")
+
+    half, low, group = d // 2, 36, heads // kv_heads
+    topics, segments = 48, n // 512 + 1
+    content = torch.zeros(d, device="cuda")  # the slow RoPE pairs carry the content
+    content[low:half] = content[half + low:] = 1
+    of_segment = torch.randint(topics, (kv_heads, segments), generator=generator, device="cuda")
+    of_segment[:, 1::2] = of_segment[:, ::2][:, : of_segment[:, 1::2].shape[1]]
+    token_segment = torch.arange(n, device="cuda") // 512
+    directions, bias = normal(kv_heads, topics, d), normal(kv_heads, d) * (1 - content)
+    needles = 1.6 * normal(kv_heads, n // 4096 + 1, d)
+    frequency = 1e6 ** (-torch.arange(half, device="cuda", dtype=torch.float64) / half)
+    angle = torch.arange(n, device="cuda", dtype=torch.float64)[:, None] * frequency
+    cosine, sine = angle.cos().float(), angle.sin().float()
+
+    def rope(x):
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1).bfloat16()
+
+    k = torch.empty(n, kv_heads, d, dtype=torch.bfloat16, device="cuda")
+    q = torch.empty(n, heads, d, dtype=torch.bfloat16, device="cuda")
+    for h in range(kv_heads):
+        spread = (0.6 + 0.5 * torch.rand(n // 1024 + 1, generator=generator, device="cuda"))
+        x = normal(n, d) * spread[torch.arange(n, device="cuda") // 1024, None]
+        x += 0.9 * bias[h] + 1.3 * directions[h, of_segment[h, token_segment]] * content
+        places = torch.randint(4096, (n // 4096,), generator=generator, device="cuda")
+        places += torch.arange(n // 4096, device="cuda") * 4096
+        x[places] += needles[h, : n // 4096] * content
+        k[:, h] = rope(x)
+        for g in range(group):
+            y = 0.8 * normal(n, d) + 0.9 * bias[h]
+            asked = torch.randint(topics, (segments,), generator=generator, device="cuda")
+            y += (0.5 * directions[h, of_segment[h, token_segment]]
+                  + directions[h, asked[token_segment]]) * content
+            wanted = torch.randint(max(1, n // 4096), (n // 128 + 1,), generator=generator,
+                                   device="cuda")
+            seeks = torch.rand(n // 128 + 1, generator=generator, device="cuda") < 0.125
+            block = torch.arange(n, device="cuda") // 128
+            y += 1.5 / 1.6 * needles[h, wanted[block]] * content * seeks[block, None]
+            q[:, h * group + g] = rope(y)
+    return q, k, torch.randn_like(k)
+
+
+def bench_whole(fovea, report, lengths, density, heads=32, kv_heads=4):
+    """Statistics + selection + attention beside dense rivals in the same run."""
+    for n in lengths:
+        q, k, v = structured(n, heads, kv_heads)
+        dense, _ = fovea.prepare(q, k, v)
+        rivals = {"dense_ms": median_ms(lambda: fovea.attend(dense)),
+                  "gemm_tflops": gemm_tflops()}  # fmt: skip
+        if n <= 131072:
+            for name, backend in (("flash2_ms", SDPBackend.FLASH_ATTENTION),
+                                  ("cudnn_ms", SDPBackend.CUDNN_ATTENTION)):
+                rivals[name] = median_ms(lambda: torch_attention(backend, q, k, v))
+        dense_at_gemm = 2.0 * n * n * 128 * heads / rivals["gemm_tflops"] / 1e9
+        for method, budget, witnesses in (("rescue", density, 0), ("rescue", 0.0, 0),
+                                          ("centroid", density, 0), ("witness", density, 1),
+                                          ("witness", density, 4), ("witness", 0.0, 4)):
+            session = Session(fovea, q, k, v, method, budget, witnesses)
+            session.whole()
+            kept, size = session.report()
+            torch.cuda.synchronize()
+            row = {"case": "whole", "n": n, "heads": f"{heads}/{kv_heads}", "method": method,
+                   "witnesses": witnesses, "mode": "budget" if budget else "threshold",
+                   "density": kept, "selection_mb": size / 1e6}
+            row.update(stats_ms=median_ms(session.stats), select_ms=median_ms(session.select),
+                       attend_ms=median_ms(session.attend), whole_ms=median_ms(session.whole))
+            for name in ("flash2_ms", "cudnn_ms", "dense_ms"):
+                if name in rivals:
+                    row[f"vs_{name[:-3]}"] = rivals[name] / row["whole_ms"]
+            row["vs_dense_at_gemm"] = dense_at_gemm / row["whole_ms"]
+            report.add(**row, **rivals)
+            session.close()
 
 
 def torch_attention(backend, q, k, v, causal=True):
@@ -250,6 +403,8 @@ def main():
         bench_window(fovea, report, 32768, (128, 1024))
     if "sparse" in cases:
         bench_sparse(fovea, report, [n for n in lengths if n > 16384], densities)
+    if "whole" in cases:
+        bench_whole(fovea, report, [n for n in lengths if n > 16384], 0.0534)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(report.rows, file, indent=1)

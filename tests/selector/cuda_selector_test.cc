@@ -1,0 +1,449 @@
+// Statistics and selection on the GPU against the CPU's and the double reference.
+#include "fovea/selector/cuda/cuda_selector.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cuda/check.h"
+#include "fovea/selector/cuda/block_stats_cuda.h"
+#include "fovea/selector/reference/reference_selector.h"
+#include "tests/attention/cuda_mirror.h"
+#include "tests/selector/selector_case.h"
+
+namespace fovea {
+namespace {
+
+using cases::DeviceBuffer;
+using testing::Call;
+using testing::CaseShape;
+using testing::list_of;
+using testing::make_prompt;
+using testing::PagedCase;
+using testing::Prompt;
+using testing::WholePrompt;
+
+// Scores are sums of exponentials by ex2.approx in f32: they may part from the reference's where
+// two lie closer than this, in nats.
+constexpr double kNearTie = 1e-3;
+
+const Context kGpu{.device = {DeviceType::kCuda, 0}};
+
+class CudaSelection : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = cases::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+/// What SelectorParams points to, in GPU memory.
+class DeviceCall {
+ public:
+  explicit DeviceCall(const SelectorParams& host) : params_(host) {
+    const int64_t batch = host.batch.batch_size;
+    params_.q = copy(host.q);
+    params_.kv.k = copy(host.kv.k);
+    params_.kv.v = copy(host.kv.v);
+    params_.kv.page_table = keep(host.kv.page_table, batch * host.kv.page_table_stride);
+    params_.batch.q_offsets = keep(host.batch.q_offsets, batch + 1);
+    params_.batch.kv_lens = keep(host.batch.kv_lens, batch);
+    params_.prompt_lens = keep(host.prompt_lens, batch);
+    BlockStatsView& stats = params_.stats;
+    for (TensorView* view : {&stats.centroid, &stats.radius, &stats.v_mean, &stats.witness,
+                             &stats.rest_mean, &stats.non_finite}) {
+      *view = copy(*view);
+    }
+  }
+  SelectorParams& params() { return params_; }
+
+  /// Copies a dense tensor back.
+  static void fetch(const TensorView& from, const TensorView& to) {
+    if (from.num_elements() == 0) return;
+    cuda::check_cuda(cudaMemcpy(to.data, from.data,
+                                static_cast<size_t>(to.num_elements() * dtype_bytes(to.dtype)),
+                                cudaMemcpyDeviceToHost),
+                     "fetching a tensor");
+  }
+
+ private:
+  template <typename T>
+  const T* keep(const T* data, int64_t count) {
+    buffers_.push_back(DeviceBuffer::copy_of(data, count));
+    return buffers_.back().as<const T>();
+  }
+  TensorView copy(const TensorView& host) {
+    TensorView view = host;
+    if (host.empty()) return view;
+    view.device = kGpu.device;
+    view.data = const_cast<char*>(
+        keep(host.as<const char>(), host.num_elements() * dtype_bytes(host.dtype)));
+    return view;
+  }
+  SelectorParams params_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+CaseShape shape_of(int64_t head_dim, int64_t num_witnesses = 4) {
+  return {.dtype = DType::kBF16,
+          .num_q_heads = 6,
+          .num_kv_heads = 2,
+          .head_dim = head_dim,
+          .block_size = 128,
+          .num_witnesses = num_witnesses};
+}
+
+// Whether dropping or keeping `block` is decided by less than kNearTie.
+bool is_near_tie(const SelectorParams& params, const ReferenceScores& scores, int32_t block,
+                 const ForcedBlocks& forced, int64_t q_block,
+                 const std::vector<int32_t>& other_side) {
+  for (size_t x = 0; x < scores.branches.size(); ++x) {
+    const std::vector<double>& score = scores.branches[x];
+    const double own = score[static_cast<size_t>(block)];
+    double best = -std::numeric_limits<double>::infinity();
+    for (int64_t b = 0; b < q_block; ++b) {
+      const bool counts =
+          (b >= forced.sink_end && b < forced.local_begin) || params.settings.forced_in_maximum;
+      if (counts && !scores.non_finite[static_cast<size_t>(b)]) {
+        best = std::max(best, score[static_cast<size_t>(b)]);
+      }
+    }
+    const float alpha = x == 0 ? params.settings.alpha_base : params.settings.alpha_rescue;
+    const double margin = own - best - std::log(static_cast<double>(alpha));
+    if (params.settings.density == 0 && std::abs(margin) < kNearTie) return true;
+    for (int32_t b : other_side) {
+      if (std::abs(score[static_cast<size_t>(b)] - own) < kNearTie) return true;
+    }
+  }
+  return false;
+}
+
+/// Selects on the GPU from the CPU's statistics and compares with the reference's lists.
+void expect_like_reference(const SelectorParams& params) {
+  DeviceCall device(params);
+  check_selector_params(device.params(), kGpu);
+  ASSERT_EQ(cuda_selector().why_unsupported(device.params(), kGpu), "");
+  BlockSelection expected, got;
+  reference_selector().run(params, {}, expected);
+  cuda_selector().run(device.params(), kGpu, got);
+  ASSERT_EQ(got.q_block_offsets, expected.q_block_offsets);
+  EXPECT_EQ(got.causal_pairs, expected.causal_pairs);
+  EXPECT_EQ(got.forced_pairs, expected.forced_pairs);
+  EXPECT_EQ(got.non_finite_pairs, expected.non_finite_pairs);
+  EXPECT_EQ(got.kept_pairs, static_cast<int64_t>(got.blocks.size()));
+  int64_t ties = 0;
+  for (const SequencePlan& plan : plan_sequences(params)) {
+    for (int64_t h = 0; h < params.q.shape[1]; ++h) {
+      for (int64_t i = plan.first_block; i < plan.end_block; ++i) {
+        const int64_t row = plan.q_block_offset + i - plan.first_block;
+        const std::vector<int32_t> want = list_of(expected, h, row), have = list_of(got, h, row);
+        ASSERT_TRUE(std::is_sorted(have.begin(), have.end()));
+        if (want == have) continue;
+        const ReferenceScores scores = reference_scores(params, plan, h, i);
+        const ForcedBlocks forced = forced_blocks(params.settings, plan, i);
+        std::vector<int32_t> missing, extra;
+        std::set_difference(want.begin(), want.end(), have.begin(), have.end(),
+                            std::back_inserter(missing));
+        std::set_difference(have.begin(), have.end(), want.begin(), want.end(),
+                            std::back_inserter(extra));
+        for (int32_t b : missing) {
+          ASSERT_TRUE(is_near_tie(params, scores, b, forced, i, extra))
+              << "block " << b << " dropped from head " << h << ", q block " << i << " of sequence "
+              << plan.seq;
+        }
+        for (int32_t b : extra) {
+          ASSERT_TRUE(is_near_tie(params, scores, b, forced, i, missing))
+              << "block " << b << " added to head " << h << ", q block " << i << " of sequence "
+              << plan.seq;
+        }
+        ++ties;
+      }
+    }
+  }
+  EXPECT_LE(ties, 1 + expected.num_q_blocks * expected.num_q_heads / 50);
+}
+
+double at(const TensorView& view, int64_t index) {
+  return static_cast<double>(view.dtype == DType::kF32 ? view.as<float>()[index]
+                                                       : to_float(view.as<BFloat16>()[index]));
+}
+
+TEST_F(CudaSelection, StatisticsFollowTheirRules) {
+  for (const int64_t head_dim : {64, 128, 256}) {
+    for (const int64_t num_witnesses : {0, 1, 8}) {
+      SCOPED_TRACE(fmt::format("head_dim {}, {} witnesses", head_dim, num_witnesses));
+      const CaseShape shape = shape_of(head_dim, num_witnesses);
+      const Prompt prompt = make_prompt(shape, 9 * 128 + 40, 5);
+      PagedCase pages(shape, 12, 1, 3);
+      pages.append(0, prompt, prompt.len);
+      SelectorParams host;
+      host.kv = pages.kv();
+      host.batch.batch_size = 1;
+      host.stats = pages.stats().view();
+      const int64_t q_offsets[] = {0, 0};
+      host.batch.q_offsets = q_offsets;
+      host.batch.kv_lens = pages.kv_lens().data();
+      host.q = Tensor(DType::kBF16, {0, shape.num_q_heads, head_dim}).view();
+      DeviceCall device(host);
+      const BlockStats on_cpu(DType::kBF16, 12, 2, head_dim, 128, num_witnesses);
+      compute_block_stats_cuda(device.params().kv, 0, 0, 9, 0, device.params().stats, kGpu);
+      cuda::check_cuda(cudaDeviceSynchronize(), "computing statistics");
+      const BlockStatsView got = on_cpu.view();
+      const BlockStatsView& from = device.params().stats;
+      DeviceCall::fetch(from.centroid, got.centroid);
+      DeviceCall::fetch(from.radius, got.radius);
+      DeviceCall::fetch(from.v_mean, got.v_mean);
+      DeviceCall::fetch(from.non_finite, got.non_finite);
+      if (num_witnesses > 0) {
+        DeviceCall::fetch(from.witness, got.witness);
+        DeviceCall::fetch(from.rest_mean, got.rest_mean);
+      }
+      for (int64_t b = 0; b < 9; ++b) {
+        for (int64_t h = 0; h < 2; ++h) {
+          const int64_t entry = pages.table(0, b) * 2 + h;
+          const auto key = [&](int64_t t, int64_t c) {
+            return at(host.kv.k, (entry * 128 + t) * head_dim + c);
+          };
+          // The mean of rows, rounded once; f32 sums may round the other way at a tie.
+          const auto expect_mean = [&](const TensorView& view, auto value, auto is_in,
+                                       double count) {
+            for (int64_t c = 0; c < head_dim; ++c) {
+              double sum = 0;
+              for (int64_t t = 0; t < 128; ++t) sum += is_in(t) ? value(t, c) : 0.0;
+              const double mean = sum / count;
+              ASSERT_NEAR(at(view, entry * head_dim + c), mean, std::abs(mean) * 0x1p-8 + 1e-6);
+            }
+          };
+          const auto all = [](int64_t) { return true; };
+          expect_mean(got.centroid, key, all, 128);
+          expect_mean(
+              got.v_mean,
+              [&](int64_t t, int64_t c) { return at(host.kv.v, (entry * 128 + t) * head_dim + c); },
+              all, 128);
+          std::vector<double> nearest(128, 0.0);
+          for (int64_t t = 0; t < 128; ++t) {
+            for (int64_t c = 0; c < head_dim; ++c) {
+              nearest[static_cast<size_t>(t)] +=
+                  std::pow(key(t, c) - at(got.centroid, entry * head_dim + c), 2);
+            }
+          }
+          const double radius = std::sqrt(*std::max_element(nearest.begin(), nearest.end()));
+          EXPECT_NEAR(at(got.radius, entry), radius, 1e-5 * radius);
+          EXPECT_EQ(got.non_finite.as<int32_t>()[entry], 0);
+          std::vector<int64_t> chosen;
+          for (int64_t w = 0; w < num_witnesses; ++w) {
+            const int64_t row = (pages.table(0, b) * 2 * num_witnesses + h * num_witnesses + w);
+            const auto is_key = [&](int64_t t) {
+              for (int64_t c = 0; c < head_dim; ++c) {
+                if (at(got.witness, row * head_dim + c) != key(t, c)) return false;
+              }
+              return true;
+            };
+            int64_t found = 0;
+            while (found < 128 && !is_key(found)) ++found;
+            ASSERT_LT(found, 128) << "witness " << w << " is no key of its block";
+            const double farthest = *std::max_element(nearest.begin(), nearest.end());
+            EXPECT_GE(nearest[static_cast<size_t>(found)], farthest * (1 - 1e-5));
+            chosen.push_back(found);
+            for (int64_t t = 0; t < 128; ++t) {
+              double distance = 0;
+              for (int64_t c = 0; c < head_dim; ++c) {
+                distance += std::pow(key(t, c) - key(found, c), 2);
+              }
+              auto& near = nearest[static_cast<size_t>(t)];
+              near = t == found ? -1 : std::min(near, distance);
+            }
+          }
+          if (num_witnesses > 0) {
+            expect_mean(
+                got.rest_mean, key,
+                [&](int64_t t) { return std::count(chosen.begin(), chosen.end(), t) == 0; },
+                static_cast<double>(128 - num_witnesses));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelection, FlagsBlocksThatAreNotFinite) {
+  const CaseShape shape = shape_of(64);
+  Prompt prompt = make_prompt(shape, 4 * 128, 5);
+  prompt.k[static_cast<size_t>((1 * 128 + 17) * 2 * 64 + 3)] = NAN;             // block 1, head 0
+  prompt.k[static_cast<size_t>((3 * 128 + 100) * 2 * 64 + 64 + 9)] = INFINITY;  // block 3, head 1
+  WholePrompt whole(shape, std::move(prompt), {});
+  DeviceCall device(whole.call.params);
+  compute_block_stats_cuda(device.params().kv, 0, 0, 4, 0, device.params().stats, kGpu);
+  const Tensor flags(DType::kI32, {5, 2});
+  DeviceCall::fetch(device.params().stats.non_finite, flags.view());
+  for (int64_t b = 0; b < 4; ++b) {
+    const int32_t* of_block = flags.as<int32_t>() + whole.pages.table(0, b) * 2;
+    EXPECT_EQ(of_block[0], b == 1);
+    EXPECT_EQ(of_block[1], b == 3);
+  }
+}
+
+TEST_F(CudaSelection, ListsAreTheReferences) {
+  using Method = SelectorMethod;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    for (const Method method : {Method::kCentroid, Method::kRescue, Method::kWitness,
+                                Method::kBound, Method::kAll, Method::kStreaming}) {
+      for (const float density : {0.0f, 0.25f}) {
+        for (const int64_t num_witnesses : {1, 4, 8}) {
+          if (method != Method::kWitness && num_witnesses != 4) continue;
+          SCOPED_TRACE(fmt::format("{} head_dim {} density {} W {}", selector_method_name(method),
+                                   head_dim, density, num_witnesses));
+          SelectorSettings settings;
+          settings.method = method;
+          settings.density = density;
+          settings.forced_in_maximum = head_dim == 64;
+          settings.uplift_clamp = head_dim == 128 ? 0.9f : 0.0f;
+          settings.streaming_local_tokens = 500;
+          const CaseShape shape = shape_of(head_dim, num_witnesses);
+          WholePrompt whole(shape, make_prompt(shape, 37 * 128 + 5, 23), settings);
+          expect_like_reference(whole.call.params);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelection, RaggedBatchesOfChunksAndTails) {
+  const CaseShape shape = shape_of(128);
+  SelectorSettings settings;
+  for (const SelectorMethod method :
+       {SelectorMethod::kRescue, SelectorMethod::kWitness, SelectorMethod::kCentroid}) {
+    for (const QuantileMode quantiles : {QuantileMode::kCausal, QuantileMode::kPrompt}) {
+      settings.method = method;
+      settings.quantiles = quantiles;
+      settings.dense_tail_blocks = 2;
+      settings.min_sparse_len = 700;
+      const Prompt a = make_prompt(shape, 30 * 128 + 77, 1), b = make_prompt(shape, 600, 2),
+                   c = make_prompt(shape, 20 * 128, 3);
+      PagedCase pages(shape, 60, 4, 11);
+      pages.append(0, a, 25 * 128);
+      pages.append(1, b, 600);
+      pages.append(3, c, c.len);
+      const Call call(pages, {&a, &b, nullptr, &c}, {9 * 128, 600 - 128, 0, 20 * 128}, settings);
+      SCOPED_TRACE(selector_method_name(method));
+      expect_like_reference(call.params);
+    }
+  }
+}
+
+TEST_F(CudaSelection, ListsDependOnNeitherChunksNorBatchMates) {
+  const CaseShape shape = shape_of(128);
+  const Prompt prompt = make_prompt(shape, 20 * 128 + 50, 9), mate = make_prompt(shape, 900, 10);
+  for (const float density : {0.0f, 0.2f}) {
+    SelectorSettings settings;
+    settings.density = density;
+    const auto select = [&](PagedCase& pages, const std::vector<const Prompt*>& prompts,
+                            const std::vector<int64_t>& q_lens) {
+      const Call call(pages, prompts, q_lens, settings);
+      DeviceCall device(call.params);
+      BlockSelection selection;
+      cuda_selector().run(device.params(), kGpu, selection);
+      return selection;
+    };
+    PagedCase whole_pages(shape, 30, 1, 3);
+    whole_pages.append(0, prompt, prompt.len);
+    const BlockSelection whole = select(whole_pages, {&prompt}, {prompt.len});
+    PagedCase pages(shape, 40, 2, 4);
+    pages.append(1, mate, mate.len);
+    int64_t done = 0;
+    for (const int64_t chunk : {3 * 128, 128, 9 * 128, 7 * 128 + 50}) {
+      pages.append(0, prompt, chunk);
+      const BlockSelection part = select(pages, {&prompt, &mate}, {chunk, 900});
+      for (int64_t h = 0; h < shape.num_q_heads; ++h) {
+        for (int64_t i = 0; i < ceil_div(chunk, 128); ++i) {
+          EXPECT_EQ(list_of(part, h, i), list_of(whole, h, done / 128 + i));
+        }
+      }
+      done += chunk;
+    }
+  }
+}
+
+TEST_F(CudaSelection, NonFiniteKeysAndQueriesAreKeptAndCounted) {
+  const CaseShape shape = shape_of(128);
+  for (const SelectorMethod method : {SelectorMethod::kRescue, SelectorMethod::kWitness}) {
+    for (const float density : {0.0f, 0.2f}) {
+      SelectorSettings settings;
+      settings.method = method;
+      settings.density = density;
+      Prompt prompt = make_prompt(shape, 16 * 128, 5);
+      prompt.k[static_cast<size_t>((5 * 128 + 3) * 2 * 128)] = NAN;
+      prompt.k[static_cast<size_t>((9 * 128 + 3) * 2 * 128 + 128)] = INFINITY;
+      prompt.q[static_cast<size_t>((12 * 128 + 3) * 6 * 128 + 7)] = NAN;
+      WholePrompt whole(shape, std::move(prompt), settings);
+      expect_like_reference(whole.call.params);
+    }
+  }
+}
+
+TEST_F(CudaSelection, AFullPoolIsSaidAndReadsEverything) {
+  const CaseShape shape = shape_of(128);
+  SelectorSettings settings;
+  settings.density = 0.3f;
+  WholePrompt whole(shape, make_prompt(shape, 20 * 128, 5), settings);
+  DeviceCall device(whole.call.params);
+  DeviceSelection selection(CudaSelector::sizes_for(device.params(), 0.005), kGpu);
+  cuda_selector().run(device.params(), kGpu, selection);
+  BlockSelection lists;
+  try {
+    selection.download(lists);
+    FAIL() << "a pool of half a percent held 30 %";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("did not fit the pool"));
+  }
+}
+
+TEST_F(CudaSelection, AttentionReadsTheListsWhereTheyAre) {
+  const CaseShape shape = shape_of(128);
+  SelectorSettings settings;
+  settings.density = 0.2f;
+  WholePrompt whole(shape, make_prompt(shape, 12 * 128 + 9, 5), settings);
+  DeviceCall device(whole.call.params);
+  DeviceSelection selection(CudaSelector::sizes_for(device.params(), 1.0), kGpu);
+  cuda_selector().run(device.params(), kGpu, selection);
+
+  const int64_t total = whole.prompt.len;
+  AttentionParams on_gpu;
+  on_gpu.q = device.params().q;
+  on_gpu.kv = device.params().kv;
+  on_gpu.batch = device.params().batch;
+  DeviceBuffer out_buffer(total * 6 * 128 * 2);
+  on_gpu.out = make_view(out_buffer.as<void>(), DType::kBF16, {total, 6, 128}, kGpu.device);
+  on_gpu.selection = &selection.view();
+  attend(on_gpu, kGpu);
+  const Tensor got(DType::kBF16, {total, 6, 128}), want(DType::kBF16, {total, 6, 128});
+  cuda::check_cuda(cudaDeviceSynchronize(), "running attention");
+  DeviceCall::fetch(on_gpu.out, got.view());
+
+  BlockSelection lists;
+  selection.download(lists);
+  EXPECT_LT(lists.kept_pairs, 6 * 13 * 14 / 2);
+  AttentionParams on_cpu;
+  on_cpu.q = whole.call.params.q;
+  on_cpu.kv = whole.call.params.kv;
+  on_cpu.batch = whole.call.params.batch;
+  on_cpu.out = want.view();
+  const BlockSelectionView view = lists.view();
+  on_cpu.selection = &view;
+  attend(on_cpu, {});
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < total * 6 * 128; ++i) {
+    error += std::pow(at(got.view(), i) - at(want.view(), i), 2);
+    norm += std::pow(at(want.view(), i), 2);
+  }
+  EXPECT_LT(std::sqrt(error), 6e-3 * std::sqrt(norm));  // both round weights and outputs to bf16
+}
+
+}  // namespace
+}  // namespace fovea
