@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "apps/cli/parse_values.h"
 #include "fovea/base/error.h"
@@ -33,6 +35,21 @@ void add_choice(CLI::App& command, const std::string& name, T& value, const std:
       ->default_str(value == a ? word_a : word_b)
       ->type_name(word_a + "|" + word_b)
       ->group(kGroup);
+}
+
+struct MethodName {
+  std::string method;
+  std::optional<int64_t> num_witnesses;
+};
+
+// "witness:2" -> method "witness" with two witnesses; any other name is a method as it stands.
+MethodName parse_method_name(const std::string& name) {
+  constexpr std::string_view kWitnessColon = "witness:";
+  if (!name.starts_with(kWitnessColon)) return {name, std::nullopt};
+  const std::string digits = name.substr(kWitnessColon.size());
+  check_argument(digits.size() == 1 && digits[0] >= '1' && digits[0] <= '8',
+                 "\"{}\" must name 1 ... 8 witnesses, as in witness:4", name);
+  return {"witness", digits[0] - '0'};
 }
 
 }  // namespace
@@ -77,11 +94,13 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
              "Whether blocks that are not read are seen through their means");
 }
 
-AttentionSettings attention_settings(const std::string& method, const AttentionOptions& options) {
+AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options) {
   AttentionSettings settings;
-  if (method == "dense") return settings;
+  if (name == "dense") return settings;
+  const MethodName parsed = parse_method_name(name);
   settings.selector = options.selector;
-  settings.selector->method = parse_selector_method(method);
+  settings.selector->method = parse_selector_method(parsed.method);
+  if (parsed.num_witnesses) settings.selector->num_witnesses = *parsed.num_witnesses;
   settings.periphery = options.periphery;
   check_selector_settings(*settings.selector);
   return settings;
@@ -90,7 +109,7 @@ AttentionSettings attention_settings(const std::string& method, const AttentionO
 std::vector<std::string> parse_attention_list(const std::string& text) {
   std::vector<std::string> names;
   for (const std::string& name : split_list(text)) {
-    if (name != "dense") parse_selector_method(name);
+    if (name != "dense") parse_selector_method(parse_method_name(name).method);
     check_argument(std::find(names.begin(), names.end(), name) == names.end(),
                    "--attention names \"{}\" twice", name);
     names.push_back(name);

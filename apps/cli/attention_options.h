@@ -21,9 +21,9 @@ struct AttentionOptions {
 /// Adds the knobs to `command`, grouped in its help. `options` must outlive the parse.
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
-/// "dense", or a selector by its name.
-/// Throws kInvalidArgument naming the method or the knob that is wrong.
-AttentionSettings attention_settings(const std::string& method, const AttentionOptions& options);
+/// "dense", or a selector by its name; "witness:2" is witness with two witnesses, whatever the knob
+/// says. Throws kInvalidArgument naming the method or the knob that is wrong.
+AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options);
 
 /// "dense,rescue" -> {"dense", "rescue"}. Throws kInvalidArgument on an unknown name, one given
 /// twice, or none.

@@ -4,6 +4,7 @@
 
 #include "apps/cli/bench_command.h"
 #include "apps/cli/conditions.h"
+#include "apps/cli/eval_command.h"
 #include "apps/cli/exit_codes.h"
 #include "apps/cli/help_formatter.h"
 #include "apps/cli/inspect_command.h"
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_run_command(app);
   fovea::cli::add_bench_command(app);
   fovea::cli::add_needle_command(app);
+  fovea::cli::add_eval_command(app);
   fovea::cli::add_inspect_command(app);
   fovea::cli::install_interrupt_handler();
   return fovea::cli::parse_and_run(app, argc, argv);

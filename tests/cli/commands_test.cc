@@ -42,7 +42,7 @@ void expect_conditions(const nlohmann::json& json) {
 
 TEST(Help, EveryCommandTeachesByExample) {
   EXPECT_THAT(run_fovea({"--help"}).out, HasSubstr("inspect"));
-  for (const std::string command : {"run", "bench", "needle", "inspect"}) {
+  for (const std::string command : {"run", "bench", "needle", "eval", "inspect"}) {
     const ProcessResult result = run_fovea({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("Examples:\n"));
@@ -150,6 +150,22 @@ TEST(Needle, ReportsEachDocument) {
   }
   ASSERT_EQ(json.at("rows").size(), 2u);
   EXPECT_EQ(json.at("rows").at(0).at("num_documents"), 2);
+}
+
+TEST(Eval, CountsRightAnswersOfEachAttention) {
+  const nlohmann::json json = json_of(
+      run_fovea({"eval", "-m", kModel, "-f", "LICENSE", "--length", "1K", "--tasks", "single,eight",
+                 "--attention", "dense,witness:2", "-n", "8", "--density", "0.9", "--json"}));
+  expect_conditions(json);
+  ASSERT_EQ(json.at("rows").size(), 4u);
+  for (const auto& row : json.at("rows")) {
+    EXPECT_EQ(row.at("num_questions"), 8);
+    EXPECT_LE(row.at("rate_low"), row.at("rate"));
+    EXPECT_GE(row.at("rate_high"), row.at("rate"));
+    EXPECT_EQ(row.at("density").at("samples").size(), row.at("task") == "eight" ? 1u : 8u);
+  }
+  EXPECT_EQ(json.at("rows").at(0).at("num_right"), 8);  // dense, single
+  EXPECT_EQ(json.at("selectors").at("witness:2").at("num_witnesses"), 2);
 }
 
 TEST(Interrupt, EndsARunWith130AndSaysHowFarItCame) {

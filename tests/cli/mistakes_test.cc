@@ -117,7 +117,7 @@ TEST(Mistake, PromptLongerThanTheContext) {
 TEST(Mistake, TextShorterThanTheLengthsAskedFor) {
   expect_mistake({"bench", "-m", kModel, "-f", "-", "--lengths", "4K"}, "the text has",
                  "too short");
-  expect_mistake({"needle", "-m", kModel, "-f", "-", "--length", "4K"}, "", "too short");
+  expect_mistake({"needle", "-m", kModel, "-f", "-", "--length", "4K"}, "more names", "too short");
 }
 
 TEST(Mistake, OutputThatCannotBeWrittenIsSaidBeforeTheWork) {
@@ -161,6 +161,9 @@ TEST(Mistake, Numbers) {
   }
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--lengths", "0"}, "--lengths");
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--repetitions", "0"}, "repetitions");
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--tasks", "triple"}, "triple");
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", "witness:9"}, "witness:9");
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "-n", "0"}, "--questions");
   expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "--documents", "0"}, "--documents");
 }
 
