@@ -18,6 +18,10 @@ namespace {
 /// chunks only take memory.
 constexpr int64_t kDefaultChunkSize = 4096;
 
+/// Below this many tokens rescue and dense cost the same within the noise on two AMX cores: most of
+/// a row's few blocks are forced, and selecting is not free.
+constexpr int64_t kBreakEvenLen = 2048;
+
 constexpr int64_t kDensePageSize = 128;
 
 }  // namespace
@@ -72,6 +76,8 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   }
   check_argument(options.attention.selector.has_value() || !options.attention.periphery,
                  "periphery needs a selector");
+  check_argument(options.attention.min_sparse_len >= -1,
+                 "min_sparse_len must be at least -1, got {}", options.attention.min_sparse_len);
   check_argument(options.chunk_size >= 0, "chunk_size must not be negative, got {}",
                  options.chunk_size);
   check_argument(options.max_len >= 0 && options.max_len <= config().context_length,
@@ -135,9 +141,11 @@ void Session::Impl::grow_pages(int64_t new_length) {
 /// Whether the prompt is read sparsely; says why not in the report.
 bool Session::Impl::decide_sparse(int64_t prompt_len) {
   if (!selector) return false;
-  if (prompt_len >= selector->min_sparse_len) return true;
-  report.note = fmt::format("prompt of {} tokens is below the break-even length {}: read densely",
-                            prompt_len, selector->min_sparse_len);
+  const int64_t asked = options.attention.min_sparse_len;
+  const int64_t least = std::max(selector->min_sparse_len, asked >= 0 ? asked : kBreakEvenLen);
+  if (prompt_len >= least) return true;
+  report.note =
+      fmt::format("read densely: {} tokens are below the break-even length {}", prompt_len, least);
   return false;
 }
 
@@ -189,6 +197,8 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
   report = {};
   const bool sparse = decide_sparse(end);
   report.sparse = sparse;
+  SelectorSettings in_force = selector.value_or(SelectorSettings{});
+  in_force.min_sparse_len = 0;          // decided above, for the prompt as a whole
   const bool pure = start_length == 0;  // pages of a continued text are not published
   const int64_t num_cached = reuse_prefix(prompt, least_new, sparse);
   try {
@@ -221,7 +231,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
       step.position = position;
       step.cache = cache.get();
       step.page_table = page_table;
-      step.selector = sparse && into_block == 0 ? &*selector : nullptr;
+      step.selector = sparse && into_block == 0 ? &in_force : nullptr;
       step.periphery = options.attention.periphery;
       step.prompt_len = end;
       step.check_cancel = check_cancel;

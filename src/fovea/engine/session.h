@@ -22,6 +22,10 @@ class KvCache;  // engine/kv_cache.h
 struct AttentionSettings {
   std::optional<SelectorSettings> selector;  // empty: dense
   bool periphery = false;                    // unselected blocks are seen through their means
+  /// Prompts with fewer tokens are read densely, because sparse would not be faster: 0 for never,
+  /// -1 for the length at which the two were measured to cost the same. The selector's own
+  /// min_sparse_len counts as well.
+  int64_t min_sparse_len = -1;
 };
 
 struct SessionOptions {
