@@ -4,13 +4,17 @@
 
 #include "apps/cli/bench_command.h"
 #include "apps/cli/conditions.h"
+#include "apps/cli/conditions_command.h"
 #include "apps/cli/eval_command.h"
 #include "apps/cli/exit_codes.h"
+#include "apps/cli/fit_command.h"
 #include "apps/cli/help_formatter.h"
 #include "apps/cli/inspect_command.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/needle_command.h"
 #include "apps/cli/run_command.h"
+#include "apps/cli/trace_command.h"
+#include "apps/cli/worth_command.h"
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -27,6 +31,10 @@ int main(int argc, char** argv) {
   fovea::cli::add_needle_command(app);
   fovea::cli::add_eval_command(app);
   fovea::cli::add_inspect_command(app);
+  fovea::cli::add_trace_command(app);
+  fovea::cli::add_worth_command(app);
+  fovea::cli::add_fit_command(app);
+  fovea::cli::add_conditions_command(app);
   fovea::cli::install_interrupt_handler();
   return fovea::cli::parse_and_run(app, argc, argv);
 }
