@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "apps/cli/parse_values.h"
+#include "apps/cli/report_pages.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
@@ -26,6 +27,7 @@ struct FitOptions {
   std::string lengths = "2K,8K,32K,128K";
   std::optional<double> kv_bytes;
   std::optional<double> copy_gbps;
+  std::string report;
   bool residuals = false;
   bool json = false;
 };
@@ -189,6 +191,9 @@ void run(const FitOptions& options) {
   const std::vector<int64_t> lengths = parse_tokens_list(options.lengths, "--lengths");
   const worth::SweepTable table = worth::read_sweep_table(read_text(options.file));
   const Fits fits = fit_all(table);
+  if (!options.report.empty()) {
+    OutputFile(options.report).write(fit_page(table, fits.prefill, fits.decode));
+  }
   if (options.json) {
     fmt::print("{}\n", to_json(fits, lengths, options).dump(2));
     return;
@@ -219,6 +224,8 @@ void add_fit_command(CLI::App& app) {
   command->add_option("--copy-gbps", options->copy_gbps, "The card's measured copy rate")
       ->type_name("GB/S");
   command->add_flag("--residuals", options->residuals, "Print what the fits leave over");
+  command->add_option("--report", options->report, "Write an HTML page with charts")
+      ->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->footer(
       "Examples:\n"

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "apps/cli/report_pages.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "apps/cli/worth_text.h"
@@ -27,6 +28,7 @@ struct TraceOptions {
   std::vector<std::string> files;
   std::string families;
   std::string perfetto;
+  std::string report;
   std::optional<double> from_ms;
   std::optional<double> to_ms;
   bool unknown = false;
@@ -232,9 +234,14 @@ void run(const TraceOptions& options) {
   trace::FamilyTable families;
   if (!options.families.empty()) families.extend(read_text(options.families));
 
+  std::optional<OutputFile> page;
+  if (!options.report.empty()) page.emplace(options.report);
+
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  std::vector<TraceReport> reports;
   for (const std::string& path : options.files) {
-    const TraceReport report = trace::analyse_trace(path, families);
+    reports.push_back(trace::analyse_trace(path, families));
+    const TraceReport& report = reports.back();
     if (!options.perfetto.empty()) write_perfetto(options, report, families);
     if (options.json) {
       json.push_back(nlohmann::ordered_json::parse(trace::trace_report_json(report)));
@@ -250,6 +257,7 @@ void run(const TraceOptions& options) {
     print_verdict(report, options.win);
     if (&path != &options.files.back()) fmt::print("\n");
   }
+  if (page) page->write(trace_page(reports, options.win));
   if (!options.json) return;
   fmt::print("{}\n", (json.size() == 1 ? json.front() : json).dump(2));
 }
@@ -279,6 +287,8 @@ void add_trace_command(CLI::App& app) {
   command->add_option("--from", options->from_ms, "Begin that cut here, ms after the first kernel")
       ->type_name("MS");
   command->add_option("--to", options->to_ms, "End it here")->type_name("MS");
+  command->add_option("--report", options->report, "Write an HTML page with charts")
+      ->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   add_win_options(*command, options->win);
   command->footer(

@@ -7,7 +7,9 @@
 #include <memory>
 
 #include "apps/cli/parse_values.h"
+#include "apps/cli/report_pages.h"
 #include "apps/cli/table.h"
+#include "apps/cli/text_io.h"
 #include "apps/cli/worth_models.h"
 #include "apps/cli/worth_text.h"
 #include "fovea/base/error.h"
@@ -29,6 +31,7 @@ struct WorthOptions {
   std::string dtype = "bf16";
   std::string contexts = "1K,4K,16K,64K,128K,256K,512K,1M";
   std::string input;
+  std::string report;
   int64_t batch_size = 1;
   int64_t cached_tokens = 0;
   std::optional<double> kv_bytes;
@@ -232,6 +235,9 @@ void answer_models(const WorthOptions& options) {
   question.contexts = parse_tokens_list(options.contexts, "--context");
   question.batch_size = options.batch_size;
   question.cached_tokens = options.cached_tokens;
+  if (!options.report.empty()) {
+    OutputFile(options.report).write(model_page(question, options.win.speedup));
+  }
   if (options.input.empty()) {
     if (options.json) {
       fmt::print("{}\n", model_json(question, options.win.speedup).dump(2));
@@ -270,6 +276,8 @@ void run(const WorthOptions& options) {
                  "--prefill and --decode exclude each other");
   check_argument(!options.kv_bytes || *options.kv_bytes > 0, "--kv-bytes must be above 0, got {}",
                  options.kv_bytes.value_or(0));
+  check_argument(options.report.empty() || !options.models.empty(),
+                 "--report draws what --model asks; a trace's page is fovea trace --report");
   worth::step_speedup(0, options.win.speedup);  // refuses a bad --speedup
   if (!options.claim.empty()) return answer_claim(options);
   if (!options.points.empty()) return answer_points(options);
@@ -321,6 +329,8 @@ void add_worth_command(CLI::App& app) {
   command->add_option("--cached", options->cached_tokens, "Tokens before each prompt in the cache")
       ->capture_default_str();
   command->add_option("--kv-bytes", options->kv_bytes, "Bytes of a KV cache element (1 for fp8)");
+  command->add_option("--report", options->report, "With --model: write an HTML page with charts")
+      ->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->footer(
       "Examples:\n"

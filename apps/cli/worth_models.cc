@@ -91,7 +91,7 @@ std::string one_model(const ModelQuestion& question, double speedup) {
                     fmt::format("{:.1f}", step.attention_intensity()),
                     std::string(step.attention_bound())});
   }
-  text += "\n" + prefill.to_string() + "\n" + decode.to_string() + "\n";
+  text += fmt::format("\n{}\n{}\n", prefill.to_string(), decode.to_string());
   const auto tokens =
       speedup > 1 ? break_even_tokens(shape, question.device, speedup, kBreakEven) : std::nullopt;
   text +=
@@ -114,8 +114,8 @@ std::string several_models(const ModelQuestion& question) {
   Table prefill(header);
   Table decode(header);
   for (const int64_t tokens : question.contexts) {
-    std::vector<std::string> prefill_row = {"prefill " + format_tokens(tokens)};
-    std::vector<std::string> decode_row = {"decode at " + format_tokens(tokens)};
+    std::vector<std::string> prefill_row = {fmt::format("prefill {}", format_tokens(tokens))};
+    std::vector<std::string> decode_row = {fmt::format("decode at {}", format_tokens(tokens))};
     for (const worth::ModelShape& shape : question.models) {
       prefill_row.push_back(format_percent(prefill_of(question, shape, tokens).attention_share()));
       decode_row.push_back(
@@ -125,7 +125,7 @@ std::string several_models(const ModelQuestion& question) {
     prefill.add_row(prefill_row);
     decode.add_row(decode_row);
   }
-  return text + "\n" + prefill.to_string() + "\n" + decode.to_string();
+  return fmt::format("{}\n{}\n{}", text, prefill.to_string(), decode.to_string());
 }
 
 nlohmann::ordered_json cost_json(const worth::StepCost& cost, double speedup) {

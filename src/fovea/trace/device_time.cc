@@ -7,6 +7,7 @@ namespace {
 
 constexpr double kHoleShare = 0.2;  // of the device's span
 constexpr double kHoleLeastUs = 1000;
+constexpr double kLeastGapUs = 0.1;   // durations are kept to single precision
 constexpr double kLeastWaitUs = 5;    // shorter standstills between streams are queueing noise
 constexpr size_t kMostStreams = 256;  // beyond, who waits for whom is not looked for
 constexpr double kHandOverUs =
@@ -72,7 +73,7 @@ void Sweep::visit(const KernelRecord& kernel) {
   if (is_new) {
     device.first_us = device.busy_end_us = kernel.ts_us;
   } else {
-    if (kernel.ts_us > device.busy_end_us) note_gap(kernel, device, pid);
+    if (kernel.ts_us > device.busy_end_us + kLeastGapUs) note_gap(kernel, device, pid);
     if (kernel.ts_us - device.busy_end_us > device.longest.dur_us) {
       device.longest.ts_us = device.busy_end_us;
       device.longest.dur_us = kernel.ts_us - device.busy_end_us;

@@ -1,0 +1,70 @@
+// One self-contained HTML page: charts as inline SVG with their tables beside them, in dark and in
+// light.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fovea::worth {
+
+/// One line of a chart, or its points.
+struct ChartSeries {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // ascending x
+  bool dots = false;                              // measured values; else a line
+};
+
+/// Lines and points over x. On a logarithmic x axis, ticks are powers of two: tokens.
+struct LineChart {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  bool log_x = false;
+  bool percent_y = false;  // y is a share of 0 to 1
+  std::vector<ChartSeries> series;
+};
+
+/// Parts of a whole, one bar a row: families of kernels by phase, a request's time.
+struct StackedBar {
+  std::string name;
+  std::vector<std::pair<std::string, double>> parts;  // label, value
+};
+struct StackedChart {
+  std::string title;
+  std::string unit;
+  std::vector<StackedBar> bars;
+};
+
+struct ReportTable {
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> rows;
+};
+
+/// A page that grows section by section. All text is escaped; values that are not finite are left
+/// out of charts.
+class ReportPage {
+ public:
+  explicit ReportPage(std::string title) : title_(std::move(title)) {}
+
+  void add_heading(const std::string& text);
+  void add_text(const std::string& text);
+  void add_chart(const LineChart& chart);
+  void add_chart(const StackedChart& chart);
+  void add_table(const ReportTable& table);
+  /// The conditions of the figures, at the foot of the page.
+  void set_footer(const std::string& text) { footer_ = text; }
+
+  std::string html() const;
+
+ private:
+  std::string title_;
+  std::string body_;
+  std::string footer_;
+};
+
+/// The chart alone, as an <svg> element that takes its colours from the page around it.
+std::string svg(const LineChart& chart);
+std::string svg(const StackedChart& chart);
+
+}  // namespace fovea::worth

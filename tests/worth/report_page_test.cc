@@ -1,0 +1,82 @@
+#include "fovea/worth/report_page.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace fovea::worth {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(LineChart, LinesDotsTicksAndLegend) {
+  const LineChart chart{"Share",
+                        "tokens",
+                        "p",
+                        true,
+                        true,
+                        {{"a < b", {{1024, 0.1}, {4096, 0.4}, {1048576, 0.9}}, false},
+                         {"measured", {{2048, 0.2}}, true}}};
+  const std::string text = svg(chart);
+  EXPECT_THAT(text, AllOf(HasSubstr(">1K<"), HasSubstr(">1M<"), HasSubstr("100 %"),
+                          HasSubstr("a &lt; b"), HasSubstr("aria-label=\"Share\"")));
+  EXPECT_EQ(count(text, "<path"), 1);
+  EXPECT_EQ(count(text, "<circle"), 1);
+  EXPECT_EQ(count(text, "<svg"), count(text, "</svg>"));
+  EXPECT_EQ(count(text, "<text"), count(text, "</text>"));
+}
+
+TEST(LineChart, WhatCannotBeDrawnIsLeftOut) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const LineChart broken{
+      "t",  "x",   "y",
+      true, false, {{"s", {{0, 1}, {kNan, 1}, {2, kNan}, {4, infinity}, {8, 1}, {16, 2}}, false}}};
+  EXPECT_THAT(svg(broken), AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  for (const bool log_x : {false, true}) {
+    EXPECT_THAT(svg(LineChart{"empty", "x", "y", log_x, false, {}}),
+                AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+    EXPECT_THAT(svg(LineChart{"one", "x", "y", log_x, false, {{"s", {{5, 0}}, true}}}),
+                AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  }
+}
+
+TEST(StackedChart, PartsShareColoursAcrossBars) {
+  const StackedChart chart{"Time",
+                           "ms",
+                           {{"now", {{"attention", 10}, {"rest", 30}, {"none", 0}}},
+                            {"then", {{"attention", 5}, {"rest", 30}, {"bad", kNan}}}}};
+  const std::string text = svg(chart);
+  EXPECT_EQ(count(text, "<title>"), 4);
+  EXPECT_EQ(count(text, "<title>attention"), 2);
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("none"))));
+  EXPECT_THAT(svg(StackedChart{"empty", "ms", {}}), Not(HasSubstr("nan")));
+}
+
+TEST(ReportPage, IsSelfContainedAndEscaped) {
+  ReportPage page("A <page>");
+  page.add_heading("H & M");
+  page.add_text("kernel<1> \"quoted\"");
+  page.add_table({{"x", "y"}, {{"<script>", "2"}}});
+  page.set_footer("conditions");
+  const std::string html = page.html();
+  EXPECT_THAT(
+      html, AllOf(HasSubstr("A &lt;page&gt;"), HasSubstr("H &amp; M"), HasSubstr("&lt;script&gt;"),
+                  HasSubstr("prefers-color-scheme: dark"), HasSubstr("<footer>conditions")));
+  EXPECT_THAT(html, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("http://")),
+                          Not(HasSubstr("https://"))));
+}
+
+}  // namespace
+}  // namespace fovea::worth
