@@ -74,6 +74,8 @@ void add_request(ReportPage* page, const trace::TraceReport& report, const WinOp
                    {bar("now", 0, 0), bar(fmt::format("{:g}x kernel", win.speedup).c_str(),
                                           request.saved_prefill_ms, request.saved_decode_ms)}});
   page->add_text(request_text(win.request(), attention));
+  if (prefill == nullptr) page->add_text("The trace has no prefill: its share counted as 0.");
+  if (decode == nullptr) page->add_text("The trace has no decode: its share counted as 0.");
 }
 
 }  // namespace
@@ -211,6 +213,15 @@ std::string fit_page(const worth::SweepTable& table, const std::vector<worth::Pr
     }
     return series;
   };
+  // A backend's points and its curve share a colour.
+  const auto colour_of = [](const std::vector<worth::Sweep>& sweeps, const std::string& backend) {
+    int colour = 0;
+    for (const worth::Sweep& sweep : sweeps) {
+      if (sweep.backend == backend) break;
+      ++colour;
+    }
+    return colour;
+  };
   const auto measured = [](const worth::Sweep& sweep) {
     ChartSeries series{sweep.backend + ", measured", {}, true};
     for (size_t i = 0; i < sweep.tokens.size(); ++i) {
@@ -231,6 +242,7 @@ std::string fit_page(const worth::SweepTable& table, const std::vector<worth::Pr
       if (!fit.b_shared && fit.weighting == worth::Weighting::kAbsolute) {
         chart.series.push_back(curve(fit.backend + ", fit", fit.longest_tokens,
                                      [&](double n) { return fit.ttft_s(n); }));
+        chart.series.back().colour = colour_of(table.prefill, fit.backend);
       }
       rows.rows.push_back({fit.backend,
                            fmt::format("{}{}", worth::weighting_name(fit.weighting),
@@ -250,6 +262,7 @@ std::string fit_page(const worth::SweepTable& table, const std::vector<worth::Pr
     for (const worth::DecodeFit& fit : decode) {
       chart.series.push_back(curve(fit.backend + ", fit", fit.longest_tokens,
                                    [&](double n) { return fit.itl_ms(n); }));
+      chart.series.back().colour = colour_of(table.decode, fit.backend);
       rows.rows.push_back(
           {fit.backend, fmt::format("{:.2f} +- {:.2f}", fit.intercept_ms, fit.intercept_se_ms),
            fmt::format("{:.3f} +- {:.3f}", fit.slope_us_per_token, fit.slope_se_us_per_token)});

@@ -134,8 +134,9 @@ void Judge::judge_capture() {
   }
   if (attribution_.num_shared_launches > 0) {
     add(Severity::kNote, "shared_launch",
-        "{} launches started more than one kernel (at most {}): graph replay, matched by "
-        "correlation.",
+        "Launches that started more than one kernel: {} (at most {} kernels): graph replay, "
+        "matched "
+        "by correlation.",
         attribution_.num_shared_launches, attribution_.most_kernels_per_launch);
   }
   const double lost_us = attribution_.us_without_launch;

@@ -163,21 +163,26 @@ class Axes {
 };
 
 // Names beside their colours, wrapped to the chart's width.
-std::string legend(const std::vector<std::string>& names, double top, double* bottom) {
+struct LegendEntry {
+  std::string name;
+  std::string colour;
+};
+
+std::string legend(const std::vector<LegendEntry>& entries, double top, double* bottom) {
   std::string out;
   double x = kLeft;
   double y = top;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const double width = 28 + 7.0 * static_cast<double>(names[i].size());
+  for (const LegendEntry& entry : entries) {
+    const double width = 28 + 7.0 * static_cast<double>(entry.name.size());
     if (x + width > kWidth && x > kLeft) {
       x = kLeft;
       y += kLegendRow;
     }
     out += fmt::format(
         R"svg(<rect x="{:.1f}" y="{:.1f}" width="12" height="12" rx="2" fill="{}"/>)svg", x, y,
-        colour(i));
+        entry.colour);
     out += fmt::format(R"svg(<text x="{:.1f}" y="{:.1f}">{}</text>)svg", x + 17, y + 10.5,
-                       escaped(names[i]));
+                       escaped(entry.name));
     x += width;
   }
   *bottom = y + kLegendRow;
@@ -195,27 +200,28 @@ std::string svg_element(double height, const std::string& title, const std::stri
 std::string svg(const LineChart& chart) {
   const Axes axes(chart);
   std::string content = axes.grid();
-  std::vector<std::string> names;
+  std::vector<LegendEntry> entries;
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const ChartSeries& series = chart.series[i];
-    names.push_back(series.name);
+    const std::string ink = colour(series.colour >= 0 ? static_cast<size_t>(series.colour) : i);
+    entries.push_back({series.name, ink});
     std::string path;
     for (const auto& [x, y] : series.points) {
       if (!axes.usable(x, y)) continue;
       if (series.dots) {
         content += fmt::format(R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}"/>)svg",
-                               axes.x(x), axes.y(y), colour(i));
+                               axes.x(x), axes.y(y), ink);
       } else {
         path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "M" : "L", axes.x(x), axes.y(y));
       }
     }
     if (!path.empty()) {
       content += fmt::format(R"svg(<path d="{}" fill="none" stroke="{}" stroke-width="2"/>)svg",
-                             path, colour(i));
+                             path, ink);
     }
   }
   double bottom = 0;
-  content += legend(names, kHeight + 4, &bottom);
+  content += legend(entries, kHeight + 4, &bottom);
   return svg_element(bottom, chart.title, content);
 }
 
@@ -252,8 +258,10 @@ std::string svg(const StackedChart& chart) {
     }
     y += kBar + 12;
   }
+  std::vector<LegendEntry> entries;
+  for (size_t i = 0; i < names.size(); ++i) entries.push_back({names[i], colour(i)});
   double bottom = 0;
-  content += legend(names, y + 4, &bottom);
+  content += legend(entries, y + 4, &bottom);
   return svg_element(bottom, chart.title, content);
 }
 

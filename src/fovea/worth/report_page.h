@@ -13,6 +13,7 @@ struct ChartSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;  // ascending x
   bool dots = false;                              // measured values; else a line
+  int colour = -1;                                // of the palette; -1: by the series' place
 };
 
 /// Lines and points over x. On a logarithmic x axis, ticks are powers of two: tokens.
