@@ -84,16 +84,22 @@ nlohmann::json to_json(const Conditions& conditions) {
 }
 
 std::string to_line(const Conditions& conditions) {
-  std::string line = "conditions:";
-  for (const auto& [name, member] : kFields) {
-    const std::string& value = conditions.*member;
-    line += fmt::format(" {} {};", name, value.empty() ? "missing" : value);
-  }
-  line += " flags";
+  const auto known = [](const std::string& value) { return value.empty() ? "missing" : value; };
+  std::string flags;
   for (const auto& [name, value] : conditions.flags.items()) {
-    line += fmt::format(" {}={}", name, value.get<std::string>());
+    flags += fmt::format(" {} {}", name, value.get<std::string>());
   }
-  return conditions.flags.empty() ? line + " default" : line;
+  return fmt::format(
+      "conditions: {} (weights {}, attention {}, KV {}) on {}; prompt {}, answer {}; concurrency "
+      "{}; "
+      "{}, flags{}; prefix caching {}; tokens counted: {}; latency target {}, fraction that met it "
+      "{}",
+      known(conditions.model), known(conditions.weights_dtype), known(conditions.attention_dtype),
+      known(conditions.kv_dtype), known(conditions.hardware), known(conditions.prompt_length),
+      known(conditions.answer_length), known(conditions.concurrency), known(conditions.engine),
+      flags.empty() ? " default" : flags, known(conditions.prefix_caching),
+      known(conditions.tokens_counted), known(conditions.latency_target),
+      known(conditions.fraction_met));
 }
 
 std::string hardware_text(int32_t num_threads) {

@@ -42,7 +42,8 @@ struct Conditions {
 /// Every field by its name, null where it is missing.
 nlohmann::json to_json(const Conditions& conditions);
 
-/// "conditions: model needle_7m; hardware ...; latency target missing; ...": one line.
+/// "conditions: models/needle_7m (weights bf16, ...) on 2 threads of ...; latency target missing,
+/// ...": one line.
 std::string to_line(const Conditions& conditions);
 
 /// "2 threads of Intel(R) Xeon(R) ...".

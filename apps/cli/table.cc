@@ -68,6 +68,7 @@ std::string Table::to_string() const {
 
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
+  if (size == 0) return "0 s";
   if (size >= 0.9995) return three_digits(seconds) + " s";
   if (size >= 0.9995e-3) return three_digits(seconds * 1e3) + " ms";
   return three_digits(seconds * 1e6) + " us";

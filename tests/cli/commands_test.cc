@@ -80,7 +80,7 @@ TEST(Run, PutsTheTextOnOneStreamAndTheFiguresOnTheOther) {
   EXPECT_EQ(result.out, " 12345.\n");
   EXPECT_THAT(result.err, HasSubstr("ttft"));
   EXPECT_THAT(result.err, HasSubstr("dense density 100 %"));
-  EXPECT_THAT(result.err, HasSubstr("latency_target missing"));
+  EXPECT_THAT(result.err, HasSubstr("latency target missing"));
 }
 
 TEST(Run, JsonHasTimesAccountingAndConditions) {

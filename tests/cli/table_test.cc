@@ -36,6 +36,7 @@ TEST(Format, KeepsThreeDigitsAndFindsTheUnit) {
   EXPECT_EQ(format_seconds(0.9999), "1.00 s");
   EXPECT_EQ(format_seconds(0.0421), "42.1 ms");
   EXPECT_EQ(format_seconds(15e-6), "15.0 us");
+  EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_bytes(999), "999 B");
   EXPECT_EQ(format_bytes(13.9e6), "13.9 MB");
   EXPECT_EQ(format_bytes(999.9e3), "1.00 MB");
