@@ -84,8 +84,8 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "Last blocks with the query's own, always kept");
   add_knob(command, "--dense-tail", selector.dense_tail_blocks,
            "Query blocks at the prompt's end that read everything");
-  add_knob(command, "--min-sparse-len", selector.min_sparse_len,
-           "Prompts under this length are dense");
+  add_knob(command, "--min-sparse-len", options.min_sparse_len,
+           "Prompts under this length are dense; 0 is never, -1 where sparse would not be faster");
   add_knob(command, "--sink-tokens", selector.streaming_sink_tokens,
            "streaming: first tokens kept");
   add_knob(command, "--local-tokens", selector.streaming_local_tokens,
@@ -102,6 +102,9 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
   settings.selector->method = parse_selector_method(parsed.method);
   if (parsed.num_witnesses) settings.selector->num_witnesses = *parsed.num_witnesses;
   settings.periphery = options.periphery;
+  settings.min_sparse_len = options.min_sparse_len;
+  check_argument(options.min_sparse_len >= -1, "--min-sparse-len must be -1 or more, is {}",
+                 options.min_sparse_len);
   check_selector_settings(*settings.selector);
   return settings;
 }

@@ -16,6 +16,7 @@ namespace fovea::cli {
 struct AttentionOptions {
   SelectorSettings selector;
   bool periphery = false;
+  int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };
 
 /// Adds the knobs to `command`, grouped in its help. `options` must outlive the parse.

@@ -11,6 +11,7 @@
 #include "apps/cli/help_formatter.h"
 #include "apps/cli/inspect_command.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/kernels_command.h"
 #include "apps/cli/needle_command.h"
 #include "apps/cli/run_command.h"
 #include "apps/cli/trace_command.h"
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_needle_command(app);
   fovea::cli::add_eval_command(app);
   fovea::cli::add_inspect_command(app);
+  fovea::cli::add_kernels_command(app);
   fovea::cli::add_trace_command(app);
   fovea::cli::add_worth_command(app);
   fovea::cli::add_fit_command(app);

@@ -26,7 +26,7 @@ nlohmann::json to_json(const AttentionSettings& settings) {
           {"sink_blocks", selector.sink_blocks},
           {"local_blocks", selector.local_blocks},
           {"dense_tail_blocks", selector.dense_tail_blocks},
-          {"min_sparse_len", selector.min_sparse_len},
+          {"min_sparse_len", settings.min_sparse_len},
           {"streaming_sink_tokens", selector.streaming_sink_tokens},
           {"streaming_local_tokens", selector.streaming_local_tokens},
           {"num_witnesses", selector.num_witnesses},

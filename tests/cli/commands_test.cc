@@ -10,7 +10,6 @@
 namespace fovea::cli {
 namespace {
 
-using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -42,7 +41,7 @@ void expect_conditions(const nlohmann::json& json) {
 
 TEST(Help, EveryCommandTeachesByExample) {
   EXPECT_THAT(run_fovea({"--help"}).out, HasSubstr("inspect"));
-  for (const std::string command : {"run", "bench", "needle", "eval", "inspect"}) {
+  for (const std::string command : {"run", "bench", "needle", "eval", "inspect", "kernels"}) {
     const ProcessResult result = run_fovea({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("Examples:\n"));
@@ -84,10 +83,10 @@ TEST(Run, PutsTheTextOnOneStreamAndTheFiguresOnTheOther) {
 }
 
 TEST(Run, JsonHasTimesAccountingAndConditions) {
-  const nlohmann::json json =
-      json_of(run_fovea({"run", "-m", kModel, "-f", "-", "--length", "1K", "--attention", "witness",
-                         "--density", "0.3", "-n", "4", "--ignore-eos", "--json"},
-                        long_text(3000)));
+  const nlohmann::json json = json_of(
+      run_fovea({"run", "-m", kModel, "-f", "-", "--length", "1K", "--attention", "witness",
+                 "--density", "0.3", "--min-sparse-len", "0", "-n", "4", "--ignore-eos", "--json"},
+                long_text(3000)));
   expect_conditions(json);
   EXPECT_EQ(json.at("prompt_tokens"), 1024);
   EXPECT_EQ(json.at("prompt_cut"), true);
@@ -166,6 +165,22 @@ TEST(Eval, CountsRightAnswersOfEachAttention) {
   }
   EXPECT_EQ(json.at("rows").at(0).at("num_right"), 8);  // dense, single
   EXPECT_EQ(json.at("selectors").at("witness:2").at("num_witnesses"), 2);
+}
+
+TEST(Kernels, StandBesideTheMachinesOwnRates) {
+  const nlohmann::json json = json_of(run_fovea(
+      {"kernels", "--lengths", "1K", "--attention", "witness", "--density", "0.5", "--head-dim",
+       "64", "--q-heads", "2", "--kv-heads", "1", "--min-seconds", "0", "--json"}));
+  expect_conditions(json);
+  EXPECT_GT(json.at("gemm_gflops"), 0);
+  EXPECT_GT(json.at("copy_gb_per_s"), 0);
+  std::vector<std::string> names;
+  for (const auto& row : json.at("rows")) {
+    names.push_back(row.at("kernel"));
+    EXPECT_GT(row.at("median_ms"), 0);
+  }
+  EXPECT_THAT(names, testing::ElementsAre("attention", "attention, sparse", "selection: witness",
+                                          "decode"));
 }
 
 TEST(Interrupt, EndsARunWith130AndSaysHowFarItCame) {

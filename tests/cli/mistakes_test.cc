@@ -165,6 +165,10 @@ TEST(Mistake, Numbers) {
   expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", "witness:9"}, "witness:9");
   expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "-n", "0"}, "--questions");
   expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "--documents", "0"}, "--documents");
+  expect_mistake({"kernels", "--q-heads", "3", "--kv-heads", "2"}, "--q-heads must be a multiple");
+  expect_mistake({"kernels", "--head-dim", "0"}, "--head-dim");
+  expect_mistake({"kernels", "--attention", "dense"}, "dense attention selects nothing");
+  expect_mistake({"kernels", "--min-seconds", "-1"}, "--min-seconds");
 }
 
 }  // namespace
