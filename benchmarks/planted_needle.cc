@@ -9,8 +9,8 @@
 // times as long. Recall is the share of trials in which the needle's block is kept.
 //
 // Two ways to the same density: a budget, and thresholds whose alphas are scaled together until the
-// kept share of all trials' causal pairs is the density (rescue keeps alpha_base / alpha_rescue at
-// 0.22 / 0.18).
+// kept share of all trials' causal pairs is the density (rescue's two in logarithm, from
+// 0.22 and 0.18).
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -143,7 +143,7 @@ Result run_thresholds(const std::vector<Trial>& trials, const Keys& keys, Select
   for (int step = 0; step < 24; ++step) {
     const double middle = (low + high) / 2;
     settings.alpha_base = static_cast<float>(std::exp(middle));
-    settings.alpha_rescue = settings.alpha_base * (0.18f / 0.22f);
+    settings.alpha_rescue = static_cast<float>(std::exp(middle * std::log(0.18) / std::log(0.22)));
     result = run(trials, keys, settings);
     if (std::abs(result.density - density) < 2e-4) break;
     (result.density > density ? low : high) = middle;
@@ -160,6 +160,11 @@ int main_checked(int argc, char** argv) {
   app.add_option("--density", density, "Kept share of causal pairs")->check(CLI::Range(0.0, 1.0));
   app.add_option("--json", json_path, "Write the table here as well");
   CLI11_PARSE(app, argc, argv);
+  std::ofstream json_file;
+  if (!json_path.empty()) {  // before the minutes of work, not after them
+    json_file.open(json_path);
+    if (!json_file) fail(ErrorCode::kInvalidFile, "cannot write {}", json_path);
+  }
 
   struct Row {
     const char* name;
@@ -218,9 +223,8 @@ int main_checked(int argc, char** argv) {
     }
   }
   if (!json_path.empty()) {
-    std::ofstream file(json_path);
-    file << out.dump(1) << "\n";
-    if (!file.flush()) fail(ErrorCode::kInvalidFile, "cannot write {}", json_path);
+    json_file << out.dump(1) << "\n";
+    if (!json_file.flush()) fail(ErrorCode::kInvalidFile, "cannot write {}", json_path);
   }
   return 0;
 }
