@@ -115,8 +115,10 @@ class Fovea:
         if error:
             raise RuntimeError(error.decode())
 
-    def prepare(self, q, k, v, causal=True, window=-1, lists=None, block_size=128, page_size=0):
-        """q [n, heads, d], k and v [m, kv_heads, d]: a call over one sequence, and its output."""
+    def prepare(self, q, k, v, causal=True, window=-1, lists=None, block_size=128, page_size=0,
+                batch=1):
+        """q [n, heads, d], k and v [m, kv_heads, d]: a call over `batch` sequences of one shape, and
+        its output."""
         n, heads, d = q.shape
         m, kv_heads, _ = k.shape
         call = AttentionCall()
@@ -139,12 +141,12 @@ class Fovea:
             call.page_size, call.num_pages, call.max_pages = page_size, pages, pages
         else:
             call.k, call.v = k.data_ptr(), v.data_ptr()
-            call.kv_offsets = device([0], torch.int64)
+            call.kv_offsets = device([m // batch * s for s in range(batch)], torch.int64)
             call.kv_row_stride, call.kv_head_stride = k.stride(0), k.stride(1)
         call.q, call.out, call.lse = q.data_ptr(), keep[3].data_ptr(), keep[4].data_ptr()
-        call.q_offsets = device([0, n], torch.int64)
-        call.kv_lens = device([m], torch.int64)
-        call.batch_size, call.total_q, call.total_kv = 1, n, m
+        call.q_offsets = device([n // batch * s for s in range(batch + 1)], torch.int64)
+        call.kv_lens = device([m // batch] * batch, torch.int64)
+        call.batch_size, call.total_q, call.total_kv = batch, n, m
         call.num_q_heads, call.num_kv_heads, call.head_dim = heads, kv_heads, d
         call.q_row_stride, call.q_head_stride = q.stride(0), q.stride(1)
         call.window_left, call.is_causal = window, int(causal)
@@ -373,10 +375,59 @@ def bench_window(fovea, report, n, windows, heads=32, kv_heads=4):
                        ms=ms, useful_tflops=4.0 * keys * d * heads / ms / 1e9)  # fmt: skip
 
 
+def bench_decode(fovea, report, shapes, heads=32, kv_heads=4, d=128):
+    """One new token per sequence, CUDA-graph replay, K and V never in L2."""
+    for batch, m in shapes:
+        bytes_of_kv = 4 * batch * m * kv_heads * d
+        sets = max(2, min(32, int(300e6 / bytes_of_kv) + 1))
+        data = [(torch.randn(batch, heads, d, device="cuda", dtype=torch.bfloat16),
+                 *(torch.randn(batch * m, kv_heads, d, device="cuda", dtype=torch.bfloat16)
+                   for _ in range(2))) for _ in range(sets)]  # fmt: skip
+
+        def graph_us(step):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for item in range(sets):
+                    step(item)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                for item in range(sets):
+                    step(item)
+            return median_ms(graph.replay) / sets * 1e3
+
+        calls = [fovea.prepare(*item, batch=batch) for item in data]
+
+        def ours(item):
+            calls[item][0].stream = torch.cuda.current_stream().cuda_stream
+            fovea.attend(calls[item][0])
+
+        def theirs(item):
+            q, k, v = data[item]
+            q = q.view(batch, heads, 1, d)
+            k, v = (x.view(batch, m, kv_heads, d).transpose(1, 2) for x in (k, v))
+            with sdpa_kernel(backend):
+                return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+        us = graph_us(ours)
+        row = {"case": "decode", "batch": batch, "kv_len": m, "heads": f"{heads}/{kv_heads}",
+               "us": us, "tb_per_s": bytes_of_kv / us / 1e6}  # fmt: skip
+        for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION),
+                              ("flash2", SDPBackend.FLASH_ATTENTION)):
+            try:
+                row[f"{name}_us"] = graph_us(theirs)
+                row[f"vs_{name}"] = row[f"{name}_us"] / us
+                row[f"error_vs_{name}"] = relative_error(
+                    calls[0][1], theirs(0).view(batch, heads, d))
+            except RuntimeError as error:
+                row[name] = str(error).splitlines()[0][:60]
+        report.add(**row)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
-    parser.add_argument("--cases", default="dense,layout,head_dim,paged,window,sparse")
+    parser.add_argument("--cases", default="dense,layout,head_dim,paged,window,sparse,decode,whole")
     parser.add_argument("--lengths", default="16384,32768,131072")
     parser.add_argument("--densities", default="0.03,0.0534,0.1,0.25,0.5")
     parser.add_argument("--json")
@@ -403,6 +454,8 @@ def main():
         bench_window(fovea, report, 32768, (128, 1024))
     if "sparse" in cases:
         bench_sparse(fovea, report, [n for n in lengths if n > 16384], densities)
+    if "decode" in cases:
+        bench_decode(fovea, report, [(1, 4096), (1, 32768), (1, 131072), (16, 32768)])
     if "whole" in cases:
         bench_whole(fovea, report, [n for n in lengths if n > 16384], 0.0534)
     if arguments.json:

@@ -82,6 +82,17 @@ std::vector<AttentionCase> larger_cases() {
                                      .page_size = 64,
                                      .lists = Lists::kRandom,
                                      .density = 0.5});
+    add("decode", {.q_lens = std::vector<int64_t>(12, 1),
+                   .kv_lens = {1, 5000, 128, 129, 0, 3333, 64, 1000, 7, 256, 2000, 127},
+                   .num_q_heads = 14,
+                   .num_kv_heads = 2});
+    add("decode_paged_window_sinks", {.q_lens = {1, 0, 8, 3, 0, 1},
+                                      .kv_lens = {4000, 300, 2050, 3, 5, 1},
+                                      .num_q_heads = 8,
+                                      .num_kv_heads = 1,
+                                      .window_left = 1500,
+                                      .has_sinks = true,
+                                      .page_size = 64});
     add("padded", {.q_lens = {300, 64}, .kv_lens = {300, 800}, .is_strided = true});
   }
   return all;

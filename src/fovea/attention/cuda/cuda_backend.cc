@@ -1,12 +1,17 @@
 #include "fovea/attention/cuda/cuda_backend.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <algorithm>
 
 #include "fovea/attention/cuda/device.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
+#include "fovea/attention/cuda/split_kv.h"
 #include "fovea/attention/cuda/tensor_map.h"
+#include "fovea/base/checked_math.h"
 
 namespace fovea::cuda {
 namespace {
@@ -15,12 +20,16 @@ struct Instance {
   DType dtype;
   int64_t head_dim;
   PrefillLauncher launch;
+  PrefillLauncher launch_split;
 };
 
 constexpr Instance kInstances[] = {
-    {DType::kBF16, 64, launch_prefill_bf16_d64},   {DType::kBF16, 128, launch_prefill_bf16_d128},
-    {DType::kBF16, 256, launch_prefill_bf16_d256}, {DType::kF16, 64, launch_prefill_f16_d64},
-    {DType::kF16, 128, launch_prefill_f16_d128},   {DType::kF16, 256, launch_prefill_f16_d256},
+    {DType::kBF16, 64, launch_prefill_bf16_d64, launch_split_bf16_d64},
+    {DType::kBF16, 128, launch_prefill_bf16_d128, launch_split_bf16_d128},
+    {DType::kBF16, 256, launch_prefill_bf16_d256, launch_split_bf16_d256},
+    {DType::kF16, 64, launch_prefill_f16_d64, launch_split_f16_d64},
+    {DType::kF16, 128, launch_prefill_f16_d128, launch_split_f16_d128},
+    {DType::kF16, 256, launch_prefill_f16_d256, launch_split_f16_d256},
 };
 
 const Instance* find_instance(const AttentionParams& params) {
@@ -59,6 +68,22 @@ std::string why_no_selection(const AttentionParams& params) {
   return {};
 }
 
+int64_t max_keys(const AttentionParams& params) {
+  return params.kv.is_paged() ? params.kv.page_table_stride * params.kv.page_size
+                              : params.kv.k.shape[0];
+}
+
+/// Few rows a sequence: K and V are the work, and one CTA per row would leave the others idle.
+/// Lengths are on the GPU, so the average decides; either way is right for any.
+bool uses_split_kv(const AttentionParams& params) {
+  constexpr int64_t kMaxRowsPerSequence = 8;
+  const int64_t total_q = params.q.shape[0];
+  const int64_t tiles = max_keys(params) / prefill_kv_tile_rows(params.head_dim()) + 1;
+  return params.selection == nullptr && params.group_size() <= kQTileRows &&
+         total_q <= kMaxRowsPerSequence * params.batch.batch_size &&
+         tiles <= INT32_MAX / std::max<int64_t>(total_q, 1);
+}
+
 /// Tiles, rows and positions are int32 in the kernel; addresses are not.
 std::string why_too_large(const AttentionParams& params) {
   const int64_t total_q = params.q.shape[0];
@@ -67,11 +92,9 @@ std::string why_too_large(const AttentionParams& params) {
     return fmt::format("{} query rows x {} heads are more than one launch can number", total_q,
                        params.num_q_heads());
   }
-  const int64_t max_keys = params.kv.is_paged() ? params.kv.page_table_stride * params.kv.page_size
-                                                : params.kv.k.shape[0];
-  if (max_keys > INT32_MAX / 2) {
+  if (max_keys(params) > INT32_MAX / 2) {
     return fmt::format("a sequence may have at most {} keys, the tables allow {}", INT32_MAX / 2,
-                       max_keys);
+                       max_keys(params));
   }
   return {};
 }
@@ -89,6 +112,8 @@ PrefillParams make_params(const AttentionParams& params) {
     p.kv_offsets = params.kv.kv_offsets;
   }
   p.box_rows = box_rows(params);
+  p.batch_size = static_cast<int32_t>(params.batch.batch_size);
+  p.total_q = static_cast<int32_t>(params.q.shape[0]);
   p.num_q_heads = static_cast<int32_t>(params.num_q_heads());
   p.group_size = static_cast<int32_t>(params.group_size());
   p.window_left = static_cast<int32_t>(
@@ -119,9 +144,22 @@ PrefillParams make_params(const AttentionParams& params) {
   return p;
 }
 
-PrefillMaps make_maps(const AttentionParams& params) {
+/// q for split KV: the heads of a group are the rows of a tile.
+TensorMapShape group_major_shape(const TensorView& q, int64_t group_size) {
+  TensorMapShape shape;
+  shape.columns = q.shape[2];
+  shape.rows = group_size;
+  shape.row_stride = q.stride[1];
+  shape.heads = q.shape[1] / group_size;
+  shape.head_stride = group_size * q.stride[1];
+  shape.pages = q.shape[0];
+  shape.page_stride = q.stride[0];
+  return shape;
+}
+
+PrefillMaps make_maps(const AttentionParams& params, const TensorMapShape& q_shape) {
   const auto shape = params.kv.is_paged() ? paged_shape : token_major_shape;
-  return {make_tensor_map(params.q, token_major_shape(params.q), kQTileRows),
+  return {make_tensor_map(params.q, q_shape, kQTileRows),
           make_tensor_map(params.kv.k, shape(params.kv.k), box_rows(params)),
           make_tensor_map(params.kv.v, shape(params.kv.v), box_rows(params)),
           make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2)};
@@ -151,9 +189,18 @@ class CudaAttention final : public AttentionBackend {
   }
 
   void run(const AttentionParams& params, const Context& context) const override {
-    const int64_t total_q = params.q.shape[0];
-    if (total_q == 0) return;
+    if (params.q.shape[0] == 0) return;
     const DeviceScope scope(context);
+    if (uses_split_kv(params)) {
+      run_split_kv(params, context);
+    } else {
+      run_prefill(params, context);
+    }
+  }
+
+ private:
+  static void run_prefill(const AttentionParams& params, const Context& context) {
+    const int64_t total_q = params.q.shape[0];
     const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
     constexpr int64_t kCounterBytes = Workspace::padded(2 * sizeof(int32_t));
     Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}),
@@ -167,7 +214,36 @@ class CudaAttention final : public AttentionBackend {
     const int64_t max_rows = num_tiles * params.num_q_heads();
     const auto num_ctas =
         static_cast<int>(std::min<int64_t>(num_multiprocessors(context.device.index), max_rows));
-    find_instance(params)->launch(make_maps(params), p, num_ctas, stream);
+    find_instance(params)->launch(make_maps(params, token_major_shape(params.q)), p, num_ctas,
+                                  stream);
+  }
+
+  static void run_split_kv(const AttentionParams& params, const Context& context) {
+    const int64_t total_q = params.q.shape[0];
+    const int num_ctas = num_multiprocessors(context.device.index);
+    const int64_t rows =
+        max_pieces(num_ctas, total_q, params.kv.num_kv_heads()) * params.group_size();
+    const int64_t out_floats = checked_mul(rows, params.head_dim(), "partial outputs");
+    Workspace workspace(Workspace::padded((total_q + 1) * 4) + Workspace::padded(out_floats * 4) +
+                            Workspace::padded(rows * 4),
+                        "the pieces of split-KV attention", context);
+    PrefillParams p = make_params(params);
+    p.tile_offsets = workspace.take<int32_t>(total_q + 1);
+    p.partial_out = workspace.take<float>(out_floats);
+    p.partial_lse = workspace.take<float>(rows);
+    const float* sinks = p.sinks;
+    p.sinks = nullptr;  // they join once, when the pieces do
+    const cudaStream_t stream = stream_of(context);
+    launch_split_plan(p, prefill_kv_tile_rows(params.head_dim()), stream);
+    find_instance(params)->launch_split(
+        make_maps(params, group_major_shape(params.q, params.group_size())), p, num_ctas, stream);
+    p.sinks = sinks;
+    const auto head_dim = static_cast<int>(params.head_dim());
+    if (params.q.dtype == DType::kBF16) {
+      launch_split_combine<__nv_bfloat16>(p, head_dim, num_ctas, stream);
+    } else {
+      launch_split_combine<__half>(p, head_dim, num_ctas, stream);
+    }
   }
 };
 

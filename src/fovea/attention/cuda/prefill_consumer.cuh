@@ -238,7 +238,8 @@ class PrefillConsumer {
     int high[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int position = row.q_tile * kQTileRows + tile_row_ + 8 * r;
+      const int position =
+          Traits::kIsSplit ? row.q_tile : row.q_tile * kQTileRows + tile_row_ + 8 * r;
       const int end = params_.causal ? min(position + 1, row.kv_len) : row.kv_len;
       high[r] = end - first_key;
       low[r] = params_.window_left >= 0 ? position - params_.window_left - first_key : -first_key;
@@ -301,18 +302,43 @@ class PrefillConsumer {
       }
       factor[r] = sum == 0.f ? 0.f : factor[r] / sum;
       const int at = tile_row_ + 8 * r;
-      if (params_.lse != nullptr && thread_ % 4 == 0 && at >= row.valid_begin &&
-          at < row.valid_end) {
-        const int64_t q_row = row.first_row + at;
-        params_.lse[row.head * params_.lse_head_stride + q_row * params_.lse_row_stride] =
-            sum == 0.f ? -INFINITY : max_log2 * kLn2 + __logf(sum);
+      if (thread_ % 4 == 0 && at >= row.valid_begin && at < row.valid_end) {
+        store_lse(row, at, sum == 0.f ? -INFINITY : max_log2 * kLn2 + __logf(sum));
       }
     }
     const int first = warpgroup_ * kConsumerRows;
-    if (first >= row.valid_begin && first + kConsumerRows <= row.valid_end) {
+    if constexpr (Traits::kIsSplit) {
+      store_partial(row, factor);
+    } else if (first >= row.valid_begin && first + kConsumerRows <= row.valid_end) {
       store_through_shared(row, slot, factor);
     } else {
       store_rows(row, factor);
+    }
+  }
+
+  __device__ void store_lse(const RowInfo& row, int at, float lse) {
+    if constexpr (Traits::kIsSplit) {
+      params_.partial_lse[int64_t{row.first_row} * params_.group_size + at] = lse;
+    } else if (params_.lse != nullptr) {
+      const int64_t q_row = row.first_row + at;
+      params_.lse[row.head * params_.lse_head_stride + q_row * params_.lse_row_stride] = lse;
+    }
+  }
+
+  /// A piece's O in f32, one row per head of the group.
+  __device__ void store_partial(const RowInfo& row, const float (&factor)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = tile_row_ + 8 * r;
+      if (at >= row.valid_end) continue;
+      float* out = params_.partial_out +
+                   (int64_t{row.first_row} * params_.group_size + at) * Traits::kHeadDim +
+                   thread_ % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < Traits::kHeadDim / 8; ++j) {
+        *reinterpret_cast<float2*>(out + 8 * j) =
+            float2{o_[4 * j + 2 * r] * factor[r], o_[4 * j + 2 * r + 1] * factor[r]};
+      }
     }
   }
 

@@ -19,6 +19,7 @@
 #include "fovea/attention/cuda/check.h"
 #include "fovea/attention/cuda/prefill_consumer.cuh"
 #include "fovea/attention/cuda/prefill_producer.cuh"
+#include "fovea/attention/cuda/split_kv.cuh"
 
 namespace fovea::cuda {
 
@@ -40,7 +41,13 @@ __global__ __launch_bounds__(kPrefillThreads,
     ptx::release_registers<48>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (warp == 0) load_kv<Traits>(maps, params, shared);
-    if (warp == 1) hand_out_rows<Traits>(maps, params, shared);
+    if (warp == 1) {
+      if constexpr (Traits::kIsSplit) {
+        hand_out_pieces<Traits>(maps, params, shared);
+      } else {
+        hand_out_rows<Traits>(maps, params, shared);
+      }
+    }
   } else {
     ptx::claim_registers<224>();
     PrefillConsumer<Traits>(maps, params, shared, warpgroup - 1).run();
@@ -62,9 +69,9 @@ void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int nu
 
 }  // namespace fovea::cuda
 
-/// Defines one launcher of prefill_launch.h.
-#define FOVEA_PREFILL_INSTANCE(name, Element, kHeadDim)                                      \
-  void fovea::cuda::name(const PrefillMaps& maps, const PrefillParams& params, int num_ctas, \
-                         cudaStream_t stream) {                                              \
-    launch_prefill<PrefillTraits<Element, kHeadDim>>(maps, params, num_ctas, stream);        \
+/// Defines one launcher of prefill_launch.h; the last argument is kIsSplit.
+#define FOVEA_PREFILL_INSTANCE(name, Element, kHeadDim, kIsSplit)                               \
+  void fovea::cuda::name(const PrefillMaps& maps, const PrefillParams& params, int num_ctas,    \
+                         cudaStream_t stream) {                                                 \
+    launch_prefill<PrefillTraits<Element, kHeadDim, kIsSplit>>(maps, params, num_ctas, stream); \
   }

@@ -10,7 +10,7 @@ namespace fovea::cuda {
 
 /// Tensor maps of one launch; boxes are 64 columns wide (one panel).
 struct PrefillMaps {
-  CUtensorMap q;    // 128 rows
+  CUtensorMap q;    // 128 rows; split: the heads of a group are the rows, q's rows the pages
   CUtensorMap k;    // params.box_rows rows
   CUtensorMap v;    // the same
   CUtensorMap out;  // 64 rows
@@ -25,6 +25,13 @@ void launch_prefill_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cud
 void launch_prefill_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+
+void launch_split_bf16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_bf16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 
 /// KV rows of a tile for a head_dim; what page and block sizes must be multiples of, or divide.
 constexpr int32_t prefill_kv_tile_rows(int64_t head_dim) { return head_dim == 256 ? 64 : 128; }

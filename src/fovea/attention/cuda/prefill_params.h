@@ -31,6 +31,7 @@ struct PrefillParams {
   int32_t num_pages = 0;
   int32_t box_rows = 0;  // rows of one TMA box of K and V
 
+  int32_t batch_size = 0;
   int32_t num_q_heads = 0;
   int32_t group_size = 1;
   int32_t window_left = -1;
@@ -45,6 +46,13 @@ struct PrefillParams {
   int64_t lse_row_stride = 0;
   const float* sinks = nullptr;  // may be null
   int64_t sinks_stride = 0;
+
+  // Split KV (decode) only, see split_kv.h.
+  const int32_t* tile_offsets =
+      nullptr;                   // [total_q + 1]: KV tiles of the q rows before, per KV head
+  float* partial_out = nullptr;  // [pieces, group_size, head_dim]
+  float* partial_lse = nullptr;  // [pieces, group_size]
+  int32_t total_q = 0;
 
   // Selection; begin == nullptr means dense.
   const int64_t* q_block_offsets = nullptr;

@@ -13,10 +13,11 @@ namespace fovea::cuda {
 constexpr int kPrefillThreads = 384;
 constexpr int kConsumerRows = kQTileRows / 2;  // of one warpgroup
 
-template <typename Element_, int kHeadDim_>
+template <typename Element_, int kHeadDim_, bool kIsSplit_ = false>
 struct PrefillTraits {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kIsSplit = kIsSplit_;  // decode, see split_kv.h
   static constexpr int kPanels = kHeadDim / 64;
   // head_dim 256 leaves no room for 128-row KV tiles, nor for a second Q.
   static constexpr int kKvTileRows = prefill_kv_tile_rows(kHeadDim);
@@ -30,12 +31,12 @@ struct PrefillTraits {
 
 /// A row of work, as hand_out_rows() describes it to the other warps.
 struct RowInfo {
-  int32_t head;  // q head; -1: no more rows
-  int32_t q_tile;
+  int32_t head;    // q head; -1: no more rows
+  int32_t q_tile;  // split: position of the one query row
   int32_t seq;
   int32_t kv_len;
   int32_t kv_offset;    // contiguous K/V: row of the sequence's key 0
-  int32_t first_row;    // row of q where the tile begins; may be negative
+  int32_t first_row;    // row of q where the tile begins; may be negative. Split: the piece
   int32_t valid_begin;  // rows of the tile that exist: [valid_begin, valid_end)
   int32_t valid_end;
   TileWalk walk;

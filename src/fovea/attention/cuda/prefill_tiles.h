@@ -65,4 +65,20 @@ FOVEA_HOST_DEVICE constexpr KvTileRange kv_tile_range(const SequenceShape& shape
   return range;
 }
 
+/// The same for a single query row at `position`, which needs no mask but at the ends.
+FOVEA_HOST_DEVICE constexpr KvTileRange row_tile_range(const SequenceShape& shape, int position,
+                                                       int kv_tile_rows) {
+  KvTileRange range;
+  const int end_key = shape.causal && position + 1 < shape.kv_len ? position + 1 : shape.kv_len;
+  range.end = end_key > 0 ? (end_key + kv_tile_rows - 1) / kv_tile_rows : 0;
+  range.first_masked_high = end_key > 0 ? end_key / kv_tile_rows : 0;
+  const int first_key = shape.window_left >= 0 ? position - shape.window_left : 0;
+  if (first_key > 0) {
+    range.first = first_key / kv_tile_rows;
+    range.end_masked_low = (first_key + kv_tile_rows - 1) / kv_tile_rows;
+  }
+  if (range.first > range.end) range.first = range.end;
+  return range;
+}
+
 }  // namespace fovea::cuda

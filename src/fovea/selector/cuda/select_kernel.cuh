@@ -52,7 +52,7 @@ struct SelectShared {
   float first_best[4];
   unsigned best[2];  // ordered_bits of the best base and uplifted score
   int non_finite;
-  int tally[2];  // budget: unforced blocks that are not finite, and that are
+  unsigned num_open;  // see apply_budget()
   int next_work;
   ListShared list;
   uint64_t q_full;
@@ -98,7 +98,8 @@ class Selector {
       if (thread_ == 0) {
         next_ = atomicAdd(p_.plan.next_work, 1) + static_cast<int>(gridDim.x);
         shared_.best[0] = shared_.best[1] = ordered_bits(-INFINITY);
-        shared_.non_finite = shared_.tally[0] = shared_.tally[1] = 0;
+        shared_.non_finite = 0;
+        shared_.num_open = 0;
       }
       if (num_tiles_ > 0) {
         score_row();
@@ -226,6 +227,8 @@ class Selector {
     }
     q_norm_min_ = __uint_as_float(low);
     q_norm_max_ = __uint_as_float(high);
+    constexpr float kLargestLogit = 1e37f;  // false for NaN
+    is_judged_ = q_norm_max_ * facts_.extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
   }
 
   /// -1: the block is not finite.
@@ -390,13 +393,16 @@ class Selector {
     for (int r = 0; r < 2; ++r) {
       const int b = block + 8 * r;
       if (lane_ % 4 == 0) {
-        if (Traits::kHasBase) base_scores()[b] = base[r];
-        if (Traits::kHasUplift) uplifted_scores()[b] = uplifted[r];
-        if (!is_valid[r] && b < row_.q_block) atomicAdd(&shared_.non_finite, 1);
+        // A block that is not finite is kept, whatever the threshold: it scores +inf, as no other
+        // can.
+        const bool is_kept = !is_valid[r] && b < row_.q_block;
+        if (Traits::kHasBase) base_scores()[b] = is_kept ? INFINITY : base[r];
+        if (Traits::kHasUplift) uplifted_scores()[b] = is_kept ? INFINITY : uplifted[r];
+        if (is_kept) atomicAdd(&shared_.non_finite, 1);
       }
       const bool counts = is_valid[r] && (p_.forced_in_maximum || !row_.is_forced(b));
-      best_[0] = fmaxf(best_[0], counts ? base[r] : -INFINITY);
-      best_[1] = fmaxf(best_[1], counts ? uplifted[r] : -INFINITY);
+      if (counts && Traits::kHasBase) best_[0] = fmaxf(best_[0], base[r]);
+      if (counts && Traits::kHasUplift) best_[1] = fmaxf(best_[1], uplifted[r]);
     }
     if (is_first) {
       take_reference(base);
@@ -482,10 +488,7 @@ class Selector {
   __device__ void choose() {
     auto* words = reinterpret_cast<unsigned*>(base_scores());
     const int num_words = row_.q_block / 32 + 1;
-    constexpr float kLargestLogit = 1e37f;
-    const bool is_judged =
-        num_tiles_ == 0 ||
-        q_norm_max_ * prefix(row_).extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
+    const bool is_judged = num_tiles_ == 0 || is_judged_;
     const bool has_scores = num_tiles_ > 0 && is_judged;
     int num_non_finite = has_scores ? shared_.non_finite : 0;
     if (!is_judged) num_non_finite = row_.q_block;
@@ -503,7 +506,7 @@ class Selector {
         if (has_budget) {
           keep = __float_as_uint(base_scores()[b]) == kKept;
         } else {
-          keep = radius_of(b) < 0.f || (Traits::kHasBase && base_scores()[b] >= base_from) ||
+          keep = (Traits::kHasBase && base_scores()[b] >= base_from) ||
                  (Traits::kHasUplift && uplifted_scores()[b] >= uplifted_from);
         }
       }
@@ -517,15 +520,20 @@ class Selector {
   /// the best of the first branch, then the best others of the second.
   __device__ void apply_budget() {
     auto* keys = reinterpret_cast<unsigned*>(base_scores());
+    unsigned num_open = 0;  // unforced blocks: finite ones, and 65536 for each other
     for (int b = thread_; b < row_.q_block; b += kSelectThreads) {
       const bool is_forced = row_.is_forced(b);
-      const bool is_finite = radius_of(b) >= 0.f;
-      if (!is_forced) atomicAdd(&shared_.tally[is_finite ? 1 : 0], 1);
+      const bool is_finite = base_scores()[b] < INFINITY;
+      num_open += is_forced ? 0u : is_finite ? 1u : 65536u;
       keys[b] = is_forced ? 0u : is_finite ? score_key(base_scores()[b]) : kKept;
     }
+    num_open = __reduce_add_sync(~0u, num_open);
+    if (lane_ == 0) atomicAdd(&shared_.num_open, num_open);
     __syncthreads();
-    const int left = p_.budget[row_.q_block] - row_.num_forced() - shared_.tally[0];
-    const int budget = min(max(left, 0), shared_.tally[1]);
+    const auto num_finite = static_cast<int>(shared_.num_open & 0xffff);
+    const auto num_others = static_cast<int>(shared_.num_open >> 16);
+    const int left = p_.budget[row_.q_block] - row_.num_forced() - num_others;
+    const int budget = min(max(left, 0), num_finite);
     const int second = Traits::kNumScores == 2
                            ? static_cast<int>(p_.rescue_share * static_cast<double>(budget))
                            : 0;
@@ -572,6 +580,7 @@ class Selector {
   float reach_ = -INFINITY;
   float best_[2];
   float partial_[2];
+  bool is_judged_ = true;  // no logit can leave f32
 };
 
 template <typename Traits>

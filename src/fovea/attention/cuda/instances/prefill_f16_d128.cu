@@ -1,3 +1,3 @@
 #include "fovea/attention/cuda/prefill_kernel.cuh"
 
-FOVEA_PREFILL_INSTANCE(launch_prefill_f16_d128, __half, 128)
+FOVEA_PREFILL_INSTANCE(launch_prefill_f16_d128, __half, 128, false)

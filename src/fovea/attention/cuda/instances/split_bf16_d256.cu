@@ -1,0 +1,3 @@
+#include "fovea/attention/cuda/prefill_kernel.cuh"
+
+FOVEA_PREFILL_INSTANCE(launch_split_bf16_d256, __nv_bfloat16, 256, true)

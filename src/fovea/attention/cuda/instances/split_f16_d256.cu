@@ -1,0 +1,3 @@
+#include "fovea/attention/cuda/prefill_kernel.cuh"
+
+FOVEA_PREFILL_INSTANCE(launch_split_f16_d256, __half, 256, true)
