@@ -21,7 +21,7 @@ mixed=$(text mixed 2000000)
 echo
 echo "== 2. SmolLM2-135M-Instruct on a long real text: time to first token, dense and rescue-sparse"
 status=0
-model=$(python3 scripts/get_model.py smollm2 2>.cache/demo/get_model.log) || status=$?
+model=$(python3 scripts/get_model.py smollm2 --folder models 2>.cache/demo/get_model.log) || status=$?
 if [ "$status" -eq 3 ]; then
   echo "demo: left out, because the model cannot be fetched: $(tail -n 1 .cache/demo/get_model.log)"
   exit 0
