@@ -224,6 +224,33 @@ void answer_claim(const WorthOptions& options) {
   }
 }
 
+// Prefill of the request's prompt, decode half-way through its answer.
+void answer_model_request(const ModelQuestion& question, WorthOptions options) {
+  check_argument(question.models.size() == 1, "--input asks about one model, got {}",
+                 question.models.size());
+  const int64_t input = parse_tokens(options.input, "--input");
+  const double output = options.win.output_tokens.value_or(1);
+  check_argument(output >= 1 && output <= 1e9, "--output must be between 1 and 1e9, got {}",
+                 output);
+  const worth::ModelShape& shape = question.models.front();
+  const worth::StepCost prefill = worth::prefill_cost(shape, question.device, input,
+                                                      question.cached_tokens, question.batch_size);
+  const worth::StepCost decode = worth::decode_cost(
+      shape, question.device, input + question.cached_tokens + static_cast<int64_t>(output) / 2,
+      question.batch_size);
+  Shares shares;
+  shares.prefill = prefill.attention_share();
+  shares.decode = decode.attention_share();
+  shares.source = fmt::format("the cost model of {} on {}, {} prompt tokens, batch {}", shape.name,
+                              question.device.name, input, question.batch_size);
+  if (options.win.output_tokens && !options.win.ttft_ms && !options.win.tpot_ms) {
+    options.win.ttft_ms = prefill.time_s * 1e3;
+    options.win.tpot_ms = decode.time_s * 1e3;
+    shares.source += "; ttft and tpot are the roofline's, which no engine reaches";
+  }
+  answer_shares(shares, options);
+}
+
 void answer_models(const WorthOptions& options) {
   ModelQuestion question;
   for (const std::string& model : split_list(options.models)) {
@@ -246,22 +273,7 @@ void answer_models(const WorthOptions& options) {
     }
     return;
   }
-  // A request: prefill of its prompt, decode half-way through its answer.
-  check_argument(question.models.size() == 1, "--input asks about one model, got {}",
-                 question.models.size());
-  const int64_t input = parse_tokens(options.input, "--input");
-  const auto output = static_cast<int64_t>(options.win.output_tokens.value_or(1));
-  const worth::ModelShape& shape = question.models.front();
-  Shares shares;
-  shares.prefill =
-      worth::prefill_cost(shape, question.device, input, options.cached_tokens, options.batch_size)
-          .attention_share();
-  shares.decode = worth::decode_cost(shape, question.device,
-                                     input + options.cached_tokens + output / 2, options.batch_size)
-                      .attention_share();
-  shares.source = fmt::format("the cost model of {} on {}, {} prompt tokens, batch {}", shape.name,
-                              question.device.name, input, options.batch_size);
-  answer_shares(shares, options);
+  answer_model_request(question, options);
 }
 
 void run(const WorthOptions& options) {

@@ -145,6 +145,26 @@ TEST(WorthCommand, ModelsFromTableConfigAndFile) {
   EXPECT_THAT(request.out, AllOf(HasSubstr("cost model of Qwen2.5-7B"), HasSubstr("request:")));
 }
 
+TEST(WorthCommand, ARequestWithoutTimesTakesTheRooflines) {
+  const ProcessResult result =
+      run_fovea({"worth", "--model", "Llama-3.1-8B", "--input", "8K", "--output", "128"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("no engine reaches"), HasSubstr("a request of")));
+}
+
+TEST(WorthCommand, ReportIsAPage) {
+  const std::string path = testing::TempDir() + "fovea_cli_report.html";
+  const ProcessResult result =
+      run_fovea({"worth", "--model", "gpt-oss-20b", "--context", "1K,64K", "--report", path});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(path);
+  const std::string html((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(html, AllOf(HasSubstr("<!doctype html>"), HasSubstr("<svg"), HasSubstr("<footer>")));
+  EXPECT_THAT(html, testing::Not(HasSubstr("nan")));
+  std::remove(path.c_str());
+  expect_mistake({"worth", "--p", "0.5", "--report", path}, "--report");
+}
+
 TEST(WorthCommand, Mistakes) {
   expect_mistake({"worth"}, "--model");
   expect_mistake({"worth", "--p", "1.5"}, "between 0 and 1");

@@ -158,13 +158,14 @@ TEST(TraceReader, OneBadEventSpoilsOnlyItself) {
 TEST(TraceReader, TimesThatAreNoNumbersAreCounted) {
   TraceBuilder builder;
   for (const char* times : {R"("ts": NaN, "dur": 1)", R"("ts": 1, "dur": Infinity)", R"("dur": 1)",
-                            R"("ts": 1, "dur": -5)", R"("ts": 1e999, "dur": 1)"}) {
+                            R"("ts": 1, "dur": -5)", R"("ts": 1e999, "dur": 1)",
+                            R"("ts": 1, "dur": 1e300)", R"("ts": -1e20, "dur": 1)"}) {
     builder.raw(fmt::format(R"({{"ph": "X", "cat": "kernel", "name": "k", {}}})", times));
   }
   const Read result = read(builder.json());
   EXPECT_EQ(result.events.size(), 0u);
-  EXPECT_EQ(result.summary.num_not_a_number + result.summary.num_malformed, 5);
-  EXPECT_GE(result.summary.num_not_a_number, 4);
+  EXPECT_EQ(result.summary.num_not_a_number + result.summary.num_malformed, 7);
+  EXPECT_GE(result.summary.num_not_a_number, 6);
 }
 
 TEST(TraceReader, OtherFilesAreRefusedInPlainWords) {

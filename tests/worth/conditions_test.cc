@@ -94,6 +94,10 @@ TEST(Conditions, UnknownReportsAndGarbage) {
   for (const char* bad : {"", "12", "[]", "{\"a\":", "null", "\"text\""}) {
     EXPECT_THROW(audit_conditions(bad), Error) << bad;
   }
+  // Nesting deeper than any report is left out, not followed.
+  const std::string deep =
+      R"({"model": )" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  EXPECT_LE(audit_conditions(deep).num_missing(), 10);
   // Members of unexpected types are no crash.
   EXPECT_EQ(audit_conditions(R"({"conditions": {}, "benchmarks": 5})").num_missing(), 10);
   EXPECT_GT(audit_conditions(R"({"benchmarks": [5]})").num_missing(), 8);

@@ -102,6 +102,9 @@ TEST(ModelShape, BadConfigsNameTheFact) {
   EXPECT_NE(message((base + R"("num_hidden_layers": 1, "num_key_value_heads": 3})").c_str())
                 .find("no multiple"),
             std::string::npos);
+  const std::string deep =
+      R"({"hidden_size": )" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  EXPECT_NE(message(deep.c_str()).find("hidden_size"), std::string::npos);
   EXPECT_THROW(model_shape_by_name("gpt-5"), Error);
 }
 

@@ -68,7 +68,7 @@ void Judge::judge_file() {
   }
   if (file.num_not_a_number > 0) {
     add(Severity::kWarning, "not_a_number",
-        "{} events have a time that is NaN, infinite, negative or missing and were left out.",
+        "{} events have a time that is NaN, absurd, negative or missing and were left out.",
         file.num_not_a_number);
   }
   if (file.num_control_characters > 0) {

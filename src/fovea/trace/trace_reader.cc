@@ -16,6 +16,11 @@ namespace {
 namespace ondemand = simdjson::ondemand;
 static_assert(EventSplitter::kPadding >= simdjson::SIMDJSON_PADDING);
 
+// Beyond these a time is no measurement: eleven days in one kernel, three thousand years since
+// 1970.
+constexpr double kLongestUs = 1e12;
+constexpr double kLatestUs = 1e17;
+
 bool equals_ignoring_case(std::string_view a, std::string_view lower) {
   if (a.size() != lower.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -170,7 +175,8 @@ simdjson::error_code Reader::read_event(std::string_view text) {
   }
   if (phase != "X") return simdjson::SUCCESS;
   if (!has_name) return simdjson::NO_SUCH_FIELD;
-  if (!ts || (has_dur && !dur) || (dur && *dur < 0)) {
+  if (!ts || (has_dur && !dur) || std::fabs(*ts) > kLatestUs || dur.value_or(0) < 0 ||
+      dur.value_or(0) > kLongestUs) {
     ++summary_.num_not_a_number;
     return simdjson::SUCCESS;
   }

@@ -44,7 +44,7 @@ struct ReadSummary {
   int64_t json_bytes = 0;
   int64_t num_events = 0;
   int64_t num_malformed = 0;     // events that are not valid JSON or lack what their kind needs
-  int64_t num_not_a_number = 0;  // events whose ts or dur is NaN, infinite or negative; left out
+  int64_t num_not_a_number = 0;  // events whose ts or dur is NaN, absurd or negative; left out
   int64_t num_control_characters = 0;  // inside strings, read as spaces
   int64_t num_invalid_utf8 = 0;        // events with bytes that are not UTF-8, read as '?'
   bool truncated = false;              // the file ends before its JSON does

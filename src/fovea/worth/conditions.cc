@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/worth/untrusted_json.h"
 
 namespace fovea::worth {
 namespace {
@@ -274,7 +274,7 @@ int ConditionsAudit::num_missing() const {
 }
 
 ConditionsAudit audit_conditions(std::string_view json_text) {
-  Json report = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  Json report = parse_untrusted_json(json_text);
   if (!report.is_discarded() && report.is_array() && !report.empty()) {
     Json first = report.at(0);
     report = std::move(first);

@@ -5,6 +5,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/worth/embedded_data.h"
+#include "fovea/worth/untrusted_json.h"
 
 namespace fovea::worth {
 namespace {
@@ -65,7 +66,7 @@ DeviceRates device_rates_by_name(std::string_view name, std::string_view dtype) 
 }
 
 DeviceRates device_rates_from_json(std::string_view json_text, std::string_view dtype) {
-  const Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_untrusted_json(json_text);
   if (json.is_discarded() || !json.is_object() || json.size() != 1) {
     fail(ErrorCode::kInvalidFile,
          "a device file is a JSON object with one member, the device's name and its rates");

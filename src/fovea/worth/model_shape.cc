@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/worth/embedded_data.h"
+#include "fovea/worth/untrusted_json.h"
 
 namespace fovea::worth {
 namespace {
@@ -273,7 +274,7 @@ void check_model_shape(const ModelShape& shape) {
 }
 
 ModelShape model_shape_from_config(std::string_view json_text, const std::string& name) {
-  Json json = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_untrusted_json(json_text);
   if (json.is_discarded() || !json.is_object()) {
     fail(ErrorCode::kInvalidFile, "{}: the model's config is not a JSON object", name);
   }
