@@ -147,6 +147,7 @@ class PrefillConsumer {
   /// A row's first tile with nothing else in flight.
   __device__ void first_tile(const RowInfo& row) {
     const int tile = wait_k();
+    ptx::named_barrier_sync(kStageBarrier + warpgroup_, 128);  // all have read the tile's number
     issue_qk();
     ptx::wgmma_wait<0>();
     release_k();

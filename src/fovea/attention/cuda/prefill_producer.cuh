@@ -182,9 +182,8 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
       ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
       shared.first_entries[slot.index][lane] = first_entry;
       if (lane == 0) shared.rows[slot.index] = row;
-      __syncwarp();
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
       if (lane == 0) {
-        ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
         const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index]);
         ptx::mbarrier_arrive_expect(q_full, Traits::kQBytes);
         for (int panel = 0; panel < Traits::kPanels; ++panel) {
@@ -197,11 +196,9 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
     work = next_work;
   }
   ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
-  if (lane == 0) {
-    shared.rows[slot.index].head = -1;
-    ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
-    ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index]));
-  }
+  if (lane == 0) shared.rows[slot.index].head = -1;
+  ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
+  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index]));
 }
 
 }  // namespace fovea::cuda

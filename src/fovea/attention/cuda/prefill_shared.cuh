@@ -63,7 +63,7 @@ struct PrefillShared {
     for (int i = 0; i < Traits::kQSlots; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&q_full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&q_empty[i]), 2);
-      ptx::mbarrier_init(ptx::shared_address(&row_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&row_full[i]), 32);  // every lane writes its entry
     }
     for (int i = 0; i < Traits::kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&k_full[i]), 1);
