@@ -144,6 +144,29 @@ TEST(Scores, PromptQuantilesFollowTheReference) {
   expect_like_reference(whole.call.params, *cpu_selectors().back());
 }
 
+// Sums are kept relative to the first row's logit; here the other rows rise 2^300 above it.
+TEST(Scores, LogitsFarAboveTheFirstRowsDoNotOverflow) {
+  for (const SelectorMethod method :
+       {SelectorMethod::kCentroid, SelectorMethod::kRescue, SelectorMethod::kWitness}) {
+    const CaseShape shape;
+    Prompt prompt = make_prompt(shape, 30 * shape.block_size, 41);
+    const int64_t width = shape.num_q_heads * shape.head_dim;
+    for (size_t i = 0; i < prompt.q.size(); ++i) {
+      const bool first_row = static_cast<int64_t>(i) / width % shape.block_size == 0;
+      prompt.q[i] *= first_row ? 0.0f : 40.0f;
+    }
+    SelectorSettings settings;
+    settings.method = method;
+    settings.density = 0.3f;
+    WholePrompt whole(shape, std::move(prompt), settings);
+    for (const SelectorBackend* backend : cpu_selectors()) {
+      if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+      SCOPED_TRACE(std::string(backend->name()));
+      expect_like_reference(whole.call.params, *backend);
+    }
+  }
+}
+
 TEST(Scores, ContiguousKeysGiveTheListsOfPagedOnes) {
   const CaseShape shape;
   SelectorSettings settings;

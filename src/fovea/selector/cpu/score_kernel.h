@@ -134,29 +134,69 @@ class BlockScorer {
   }
 
   // log2 of the sum over rows and representatives of 2^logit, per lane.
+  //
+  // Sums are relative to the first row's logit, which saves a pass that looks for the maximum. Only
+  // when logits rise more than 2^120 above it, sums overflow and are taken again relative to the
+  // maximum. Terms that underflow are nothing beside the first row's own.
   void sum_group(int64_t group) {
-    F32x16 most[2], sum[2] = {};
-    most[0] = most[1] = F32x16{} + 2 * kMasked;
+    F32x16 shift[2], sum[2];
+    fill_tile(group, 0);
+    for (int64_t x = 0; x < task_.num_branches; ++x) {
+      shift[x] = logit(0, bias(group, 0), uplift(group, x));
+    }
+    sum_reps(group, shift, sum);
+    if (any(sum[0] >= kLargestSum) || any(sum[1] >= kLargestSum)) {
+      largest_of_reps(group, shift);
+      sum_reps(group, shift, sum);
+    }
+    for (int64_t x = 0; x < task_.num_branches; ++x) {
+      store(task_.score[x] + group * kGroupBlocks, shift[x] + log2_lanes(sum[x]));
+    }
+  }
+
+  // sum[branch] = sum of 2^(logit - shift[branch]); expects the first representative's tile.
+  void sum_reps(int64_t group, const F32x16* shift, F32x16* sum) {
+    sum[0] = sum[1] = F32x16{};
     for (int64_t rep = 0; rep < task_.num_reps; ++rep) {
+      if (rep > 0) fill_tile(group, rep);
+      const F32x16 lane_bias = bias(group, rep);
+      for (int64_t x = 0; x < task_.num_branches; ++x) {
+        sum[x] += task_.uplift[x] == nullptr
+                      ? sum_rows<false>(lane_bias - shift[x], F32x16{})
+                      : sum_rows<true>(lane_bias - shift[x], uplift(group, x));
+      }
+    }
+  }
+
+  // Two chains of additions, or their latency would rule.
+  template <bool kLifted>
+  F32x16 sum_rows(F32x16 lane_bias, F32x16 lane_uplift) const {
+    const auto power = [&](int64_t row) {
+      const F32x16 x = widen(tile_ + row * kGroupBlocks) * task_.scale + lane_bias;
+      return exp2_lanes(kLifted ? x + lane_uplift * norms_[row] : x);
+    };
+    F32x16 even = {}, odd = {};
+    int64_t row = 0;
+    for (; row + 2 <= task_.num_rows; row += 2) {
+      even += power(row);
+      odd += power(row + 1);
+    }
+    if (row < task_.num_rows) even += power(row);
+    return even + odd;
+  }
+
+  // largest[branch] = maximum over rows and representatives; leaves the first one's tile.
+  void largest_of_reps(int64_t group, F32x16* largest) {
+    largest[0] = largest[1] = F32x16{} + 2 * kMasked;
+    for (int64_t rep = task_.num_reps - 1; rep >= 0; --rep) {
       fill_tile(group, rep);
       const F32x16 lane_bias = bias(group, rep);
       for (int64_t x = 0; x < task_.num_branches; ++x) {
         const F32x16 lane_uplift = uplift(group, x);
-        F32x16 here = most[x];
         for (int64_t r = 0; r < task_.num_rows; ++r) {
-          here = larger(here, logit(r, lane_bias, lane_uplift));
+          largest[x] = larger(largest[x], logit(r, lane_bias, lane_uplift));
         }
-        F32x16 total = sum[x] * exp2_lanes(most[x] - here);
-        const F32x16 shift = lane_bias - here;
-        for (int64_t r = 0; r < task_.num_rows; ++r) {
-          total += exp2_lanes(logit(r, shift, lane_uplift));
-        }
-        most[x] = here;
-        sum[x] = total;
       }
-    }
-    for (int64_t x = 0; x < task_.num_branches; ++x) {
-      store(task_.score[x] + group * kGroupBlocks, most[x] + log2_lanes(sum[x]));
     }
   }
 
@@ -233,6 +273,8 @@ class BlockScorer {
     }
     store(task_.score[branch] + group * kGroupBlocks, best);
   }
+
+  static constexpr float kLargestSum = 0x1p120f;
 
   const ScoreTask& task_;
   const int64_t rows_, num_groups_;

@@ -80,13 +80,14 @@ template <typename T>
 #endif
 }
 
-// 2^x for finite x <= 127, to about 2e-7 relative; 0 far below. The polynomial is the minimax one
-// of degree 5 for 2^f on [-1/2, 1/2].
+// 2^x for finite x, to about 2e-7 relative; 0 far below, at least 2^127 from there up. The
+// polynomial is the minimax one of degree 5 for 2^f on [-1/2, 1/2].
 [[gnu::always_inline]] inline F32x16 exp2_lanes(F32x16 x) {
 #if defined(__AVX512F__)
   const F32x16 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
   x = larger(x, F32x16{} - 126.0f);
+  x = x < 127.0f ? x : F32x16{} + 127.0f;
   const float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction bits
   const F32x16 shifted = x + kRound;
   const F32x16 n = shifted - kRound;
