@@ -229,6 +229,28 @@ TEST(Scores, WitnessFindsTheNeedleThatTheMeanDilutes) {
   }
 }
 
+// Finite logits may lie far below any number that "masked" could be written as.
+TEST(Scores, HugeNegativeLogitsAreJudgedLikeOthers) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const CaseShape shape{.dtype = dtype};
+    Prompt prompt = make_prompt(shape, 37 * shape.block_size + 5, 43);
+    for (float& x : prompt.q) x = -1e16f * (1 + std::abs(x));
+    for (float& x : prompt.k) x = 1e16f * (1 + std::abs(x));
+    for (const Aggregation aggregation : {Aggregation::kSum, Aggregation::kMax}) {
+      SelectorSettings settings;
+      settings.method = SelectorMethod::kCentroid;
+      settings.aggregation = aggregation;
+      settings.density = 0.3f;
+      WholePrompt whole(shape, prompt, settings);
+      for (const SelectorBackend* backend : cpu_selectors()) {
+        if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+        SCOPED_TRACE(std::string(backend->name()));
+        expect_like_reference(whole.call.params, *backend);
+      }
+    }
+  }
+}
+
 std::string method_name(const ::testing::TestParamInfo<SelectorMethod>& method) {
   return std::string(selector_method_name(method.param));
 }

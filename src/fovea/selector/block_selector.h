@@ -42,8 +42,7 @@ struct SelectorSettings {
   float quantile_low = 0.5f;   // radius at which the uplift starts
   float quantile_high = 0.9f;  // radius at which it is full
   QuantileMode quantiles = QuantileMode::kCausal;
-  float uplift_clamp =
-      0;  // 0: none; else radii above this quantile count as the quantile (0.9 is robust)
+  float uplift_clamp = 0;          // 0: none; else radii above this quantile count as the quantile
   bool forced_in_maximum = false;  // whether forced blocks take part in the best score
 
   /// 0: thresholds. In (0, 1]: budget mode, keep the best blocks so that this share of causal pairs

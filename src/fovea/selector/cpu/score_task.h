@@ -10,8 +10,9 @@ namespace fovea {
 /// Blocks are scored in groups of this many, one vector lane each.
 constexpr int64_t kGroupBlocks = 16;
 
-/// Added to the logits of blocks that must not be seen; far below any logit, and still finite.
-constexpr float kMasked = -1e30f;
+/// Added to the logits of blocks that must not be seen: far below any logit that kLargestLogit lets
+/// through, which with log2(e) and an uplift reaches 3e37, while twice as much is still finite.
+constexpr float kMasked = -1e38f;
 
 /// Scores query block against KV blocks [0, num_blocks). All scores and biases are base-2
 /// logarithms, which saves a multiplication per exponential.
