@@ -19,6 +19,7 @@ function(fovea_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} fovea_warnings GTest::gtest GTest::gmock
                                         GTest::gtest_main)
+  # NO_PRETTY_VALUES: cases are known by their own names, not by their parameters' bytes as well.
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+                       NO_PRETTY_VALUES PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

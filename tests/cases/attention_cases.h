@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -37,6 +37,11 @@ struct AttentionCase {
   bool has_periphery = false;
   bool is_strided = false;  // q, k, v, out and lse are slices of wider buffers
 };
+
+/// The case's name, for failure messages.
+inline std::ostream& operator<<(std::ostream& out, const AttentionCase& shape) {
+  return out << shape.name;
+}
 
 /// Every shape that the contract names, small enough for the double-precision reference.
 const std::vector<AttentionCase>& attention_cases();

@@ -379,8 +379,10 @@ INSTANTIATE_TEST_SUITE_P(, PublishedFile,
                          testing::Values(Published{"models/SmolLM2-135M-Instruct.Q4_1.gguf",
                                                    Architecture::kLlama, 272, 0.03341988698287687},
                                          Published{"models/gemma-3-270m-q4_k_m.gguf",
-                                                   Architecture::kGemma3, 236,
-                                                   1.9337009741749323}));
+                                                   Architecture::kGemma3, 236, 1.9337009741749323}),
+                         [](const auto& param) {
+                           return std::string(architecture_name(param.param.architecture));
+                         });
 
 TEST(ModelFile, SaysWhatAPathMustBe) {
   expect_error(ErrorCode::kInvalidFile, "'no/such/model' does not exist",

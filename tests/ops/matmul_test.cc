@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulShapes,
                          testing::Values(Shape{1, 64, 32}, Shape{3, 5, 7}, Shape{16, 100, 33},
                                          Shape{17, 960, 576}, Shape{64, 63, 64},
                                          Shape{65, 130, 1536}, Shape{128, 192, 256},
-                                         Shape{2, 1, 1}));
+                                         Shape{2, 1, 1}),
+                         [](const auto& test) { return testing::PrintToString(test.param); });
 
 TEST(Matmul, ARowsResultDoesNotDependOnItsNeighbours) {
   constexpr int64_t kOut = 192, kIn = 576;

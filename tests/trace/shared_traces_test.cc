@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <string>
 
@@ -59,7 +60,13 @@ INSTANTIATE_TEST_SUITE_P(
     Readme, SharedTrace,
     testing::Values(Known{"mi300_vllm_decode_graph.json.gz", 6.8, 77.4, 15.8, 10.67, 425},
                     Known{"mi300_sglang_qwen3_8b_prefill.json.gz", 4.1, 85.3, 10.6, 492.77, 527},
-                    Known{"h100_hf_qwen1.5_0.5b.json.gz", 8.5, 28.2, 63.4, 45.43, 1465}));
+                    Known{"h100_hf_qwen1.5_0.5b.json.gz", 8.5, 28.2, 63.4, 45.43, 1465}),
+    [](const auto& test) {
+      std::string name = test.param.file;
+      std::replace_if(
+          name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
 
 TEST(SharedTraces, DecodeUnderGraphReplayIsDecode) {
   SKIP_WITHOUT("mi300_vllm_decode_graph.json.gz");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
 #include "fovea/base/error.h"
 #include "tests/worth/published_sweep.h"
@@ -12,6 +13,7 @@ namespace {
 
 // numpy 2 (QR of scaled columns) and scipy.optimize.curve_fit agree on these to 1e-6 and better.
 struct Golden {
+  const char* name;
   Sweep sweep;
   Weighting weighting;
   double a, b, c, a_se, b_se, c_se, sigma;
@@ -39,18 +41,19 @@ TEST_P(PrefillFitGolden, AgreesWithNumpy) {
 
 INSTANTIATE_TEST_SUITE_P(
     Published, PrefillFitGolden,
-    testing::Values(Golden{flash_ttft(), Weighting::kAbsolute, 4.941425531886e-02,
+    testing::Values(Golden{"flash_absolute", flash_ttft(), Weighting::kAbsolute, 4.941425531886e-02,
                            2.167681282029e-04, 3.688881006228e-09, 6.666479645988e-03,
                            1.437974715626e-06, 4.735420681936e-11, 1.074476298700e-02},
-                    Golden{flash_ttft(), Weighting::kRelative, 6.144140640834e-02,
+                    Golden{"flash_relative", flash_ttft(), Weighting::kRelative, 6.144140640834e-02,
                            2.099118963503e-04, 3.964525859548e-09, 1.152125162057e-03,
                            1.559832820486e-06, 9.656964089063e-11, 8.560418552952e-03},
-                    Golden{flex_ttft(), Weighting::kAbsolute, 4.692646172498e-02,
+                    Golden{"flex_absolute", flex_ttft(), Weighting::kAbsolute, 4.692646172498e-02,
                            2.235013678736e-04, 1.009791465383e-08, 2.232990647023e-02,
                            4.816611256859e-06, 1.586167010777e-10, 3.599044252521e-02},
-                    Golden{flex_ttft(), Weighting::kRelative, 6.268133025505e-02,
+                    Golden{"flex_relative", flex_ttft(), Weighting::kRelative, 6.268133025505e-02,
                            2.149963114260e-04, 1.044785781893e-08, 9.994699031736e-04,
-                           1.467645747918e-06, 1.099434127185e-10, 7.031526571652e-03}));
+                           1.467645747918e-06, 1.099434127185e-10, 7.031526571652e-03}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST(PrefillFit, JointFitAgreesWithNumpy) {
   const std::vector<Sweep> sweeps = {flash_ttft(), flex_ttft()};
