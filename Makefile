@@ -50,7 +50,8 @@ cuda:
 	ctest --test-dir build/cuda --output-on-failure -R '[Cc]uda|[Pp]tx|[Ss]wizzle'
 
 format:
-	git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
+	scripts/install.sh build lint
+	git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format-14 -i
 
 tidy:
 	scripts/install.sh build lint

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs every command of README.md, so that none of them can go stale.
 
-Commands are the lines of fenced `sh` blocks, run in order from the root of the tree by one shell per block; a line
-that ends in a backslash goes on. `git clone` and `cd` (the checkout is here already) and `make test` (what
+Commands are the lines of fenced `sh` blocks, run in order from the root of the tree, each in a shell of its own; a
+line that ends in a backslash goes on. `git clone` and `cd` (the checkout is here already) and `make test` (what
 CI has just run) are left out, and said to be.
 usage: scripts/check_readme.py [README.md]
 """
