@@ -34,7 +34,8 @@ nlohmann::json to_json(const worth::ConditionsAudit& audit) {
 }
 
 void run(const ConditionsOptions& options) {
-  const worth::ConditionsAudit audit = worth::audit_conditions(read_text(options.file));
+  const worth::ConditionsAudit audit =
+      naming_file(options.file, [&] { return worth::audit_conditions(read_text(options.file)); });
   if (options.json) {
     fmt::print("{}\n",
                to_json(audit).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,15 +11,14 @@
 #include <string>
 
 #include "apps/cli/interrupt.h"
+#include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
 
 namespace fovea::cli {
 namespace {
 
-int report(int exit_code, std::string message) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  message.erase(message.find_last_not_of(' ') + 1);
-  fmt::print(stderr, "fovea: error: {}\n", message);
+int report(int exit_code, const std::string& message) {
+  fmt::print(stderr, "fovea: error: {}\n", printable(message));
   return exit_code;
 }
 

@@ -189,7 +189,8 @@ void run(const FitOptions& options) {
   check_argument(!options.copy_gbps || *options.copy_gbps > 0,
                  "--copy-gbps must be above 0, got {}", options.copy_gbps.value_or(0));
   const std::vector<int64_t> lengths = parse_tokens_list(options.lengths, "--lengths");
-  const worth::SweepTable table = worth::read_sweep_table(read_text(options.file));
+  const worth::SweepTable table =
+      naming_file(options.file, [&] { return worth::read_sweep_table(read_text(options.file)); });
   const Fits fits = fit_all(table);
   if (!options.report.empty()) {
     OutputFile(options.report).write(fit_page(table, fits.prefill, fits.decode));

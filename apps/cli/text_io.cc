@@ -1,28 +1,35 @@
 #include "apps/cli/text_io.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "apps/cli/interrupt.h"
 #include "fovea/base/error.h"
 #include "fovea/tokenizer/utf8.h"
 
 namespace fovea::cli {
 namespace {
 
+// A context of a million tokens is a few megabytes; what is larger is a mistake or never ends.
+constexpr size_t kLargestText = size_t{256} << 20;
+
 std::string read_all(int descriptor, const std::string& path) {
   std::string text;
   char buffer[1 << 16];
   for (;;) {
     const ssize_t count = read(descriptor, buffer, sizeof(buffer));
+    if (interrupted()) throw Interrupted(fmt::format("was reading {}", path));
+    if (count < 0 && errno == EINTR) continue;
     if (count == 0) return text;
-    if (count < 0 && errno == EINTR)
-      fail(ErrorCode::kInvalidFile, "interrupted while reading {}", path);
     if (count < 0) fail(ErrorCode::kInvalidFile, "cannot read {}: {}", path, std::strerror(errno));
     text.append(buffer, static_cast<size_t>(count));
+    if (text.size() > kLargestText)
+      fail(ErrorCode::kInvalidFile, "{} is larger than {} MiB", path, kLargestText >> 20);
   }
 }
 
@@ -38,6 +45,26 @@ std::string read_text(const std::string& path) {
     ~Close() { close(descriptor); }
   } close_at_end{descriptor};
   return read_all(descriptor, path);
+}
+
+std::string printable(std::string_view text) {
+  std::string line;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Sequence sequence = first_utf8_sequence(text.substr(at));
+    const auto size = static_cast<size_t>(sequence.size);
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (byte == '\n') {
+      line += ' ';
+    } else if (sequence.kind != Utf8Sequence::kCharacter || byte < 0x20 || byte == 0x7f) {
+      for (const char c : text.substr(at, size))
+        line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      line.append(text, at, size);
+    }
+    at += size;
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
 }
 
 void check_utf8(std::string_view text, std::string_view what) {

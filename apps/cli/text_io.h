@@ -4,11 +4,29 @@
 #include <string>
 #include <string_view>
 
+#include "fovea/base/error.h"
+
 namespace fovea::cli {
 
 /// The whole of a file, or of standard input when `path` is "-".
-/// Throws kInvalidFile when it cannot be read.
+/// Throws kInvalidFile when it cannot be read or is larger than 256 MiB, Interrupted at Ctrl-C.
 std::string read_text(const std::string& path);
+
+/// What `read` returns; an Error that it throws and that does not name `path` gets it in front.
+template <typename Read>
+auto naming_file(const std::string& path, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (path == "-" || message.find(path) != std::string::npos) throw;
+    throw Error(error.code(), path + ": " + message);
+  }
+}
+
+/// `text` as one line that a terminal can show: line feeds become spaces, other control bytes and
+/// what is not UTF-8 become \xNN, spaces at the end go.
+std::string printable(std::string_view text);
 
 /// Throws kInvalidArgument, naming `what` and the first bad byte's offset, unless `text` is UTF-8
 /// (surrogates, overlong forms and code points past U+10FFFF are not).

@@ -232,7 +232,9 @@ void run(const TraceOptions& options) {
   worth::step_speedup(0, options.win.speedup);  // refuses a bad --speedup before the work
   options.win.has_request();
   trace::FamilyTable families;
-  if (!options.families.empty()) families.extend(read_text(options.families));
+  if (!options.families.empty()) {
+    naming_file(options.families, [&] { families.extend(read_text(options.families)); });
+  }
 
   std::optional<OutputFile> page;
   if (!options.report.empty()) page.emplace(options.report);
@@ -240,7 +242,7 @@ void run(const TraceOptions& options) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::vector<TraceReport> reports;
   for (const std::string& path : options.files) {
-    reports.push_back(trace::analyse_trace(path, families));
+    reports.push_back(naming_file(path, [&] { return trace::analyse_trace(path, families); }));
     const TraceReport& report = reports.back();
     if (!options.perfetto.empty()) write_perfetto(options, report, families);
     if (options.json) {

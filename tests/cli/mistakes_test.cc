@@ -104,6 +104,27 @@ TEST(Mistake, Prompt) {
   expect_mistake(run_with({"-p", "x", "--system", "y"}), "--system needs a chat template");
 }
 
+TEST(Mistake, FileWithoutAnEnd) {
+  for (const Arguments& arguments :
+       {run_with({"-f", "/dev/zero"}), Arguments{"conditions", "/dev/zero"},
+        Arguments{"fit", "/dev/zero"}}) {
+    expect_mistake(arguments, "/dev/zero is larger than 256 MiB");
+  }
+}
+
+TEST(Mistake, MeasuringFilesAreNamed) {
+  for (const char* command : {"trace", "conditions", "fit"}) {
+    expect_mistake({command, "LICENSE"}, "error: LICENSE: ");
+    expect_mistake({command, "no/such/file"}, "no/such/file");
+    expect_mistake({command, "tests"}, "tests");
+  }
+}
+
+TEST(Mistake, BytesThatATerminalWouldObeyAreEscaped) {
+  expect_mistake({"fit", "-"}, R"(column '\x1b[2J\xff')", "n,\x1b[2J\xff\n1,2\n");
+  expect_mistake({"inspect", "no/\x07such"}, R"(no/\x07such)");
+}
+
 TEST(Mistake, PromptLongerThanTheContext) {
   std::string text;
   for (int i = 0; i < 140000; ++i) text += " the";

@@ -35,6 +35,11 @@ TEST(CheckUtf8, NamesTheFirstBadByte) {
   }
 }
 
+TEST(Printable, IsOneLineOfUtf8WithoutControlBytes) {
+  EXPECT_EQ(printable("a\nb \u20ac\n \n"), "a b \u20ac");
+  EXPECT_EQ(printable("\x1b[1m\t\x7f\xff\xe2\x82"), R"(\x1b[1m\x09\x7f\xff\xe2\x82)");
+}
+
 class OutputFileTest : public testing::Test {
  protected:
   const test::TempDir temp_;
