@@ -13,24 +13,43 @@ namespace fovea::cpu {
 namespace {
 
 /// Isa brings Simd. Logits of the whole split come first, then one softmax, then the values: K and
-/// V stream through once each, four keys at a time.
-template <class Isa>
+/// V stream through once each, bf16 widened on the way into a register and shared by up to kMaxRows
+/// query rows.
+template <class Isa, bool kIsBf16>
 class DecodeSplit {
   using Simd = typename Isa::Simd;
   using Vec = typename Simd::Vec;
   static constexpr int kLanes = Simd::kLanes;
   static constexpr int64_t kMaxHeadDim = 256;
-  static constexpr int kStep = 4;  // keys read together
+  static constexpr int kStep = 4;     // keys whose logits are taken together
+  static constexpr int kMaxRows = 4;  // query rows that meet a key together
+  static constexpr int kMaxVecs = 4;  // vectors of channels whose sums stay in registers
+  static constexpr int kAhead = 16;   // keys to prefetch ahead
 
  public:
   explicit DecodeSplit(const DecodeJob& job) : job_(job) {}
 
   void run() {
     for (int r = 0; r < job_.num_rows; ++r) {
-      const float* row = widen(job_.q[r], q_[r]);
-      if (row != q_[r]) std::memcpy(q_[r], row, sizeof(float) * static_cast<size_t>(job_.head_dim));
+      for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
+        Simd::store(q_[r] + d, load(job_.q[r], d));
+      }
     }
-    for (int32_t t = 0; t < job_.num_keys; t += kStep) add_logits(t);
+    for (int r = 0; r < job_.num_rows; r += kMaxRows) {
+      switch (job_.num_rows - r) {
+        case 1:
+          add_logits<1>(r);
+          break;
+        case 2:
+          add_logits<2>(r);
+          break;
+        case 3:
+          add_logits<3>(r);
+          break;
+        default:
+          add_logits<4>(r);
+      }
+    }
     for (int r = 0; r < job_.num_rows; ++r) softmax(r);
     std::memset(job_.out, 0, sizeof(float) * static_cast<size_t>(job_.num_rows * job_.head_dim));
     int32_t first = 0, end = job_.num_keys;  // what all rows see
@@ -38,37 +57,61 @@ class DecodeSplit {
       first = job_.begin[r] > first ? job_.begin[r] : first;
       end = job_.end[r] < end ? job_.end[r] : end;
     }
-    int32_t t = 0;
-    for (; t < first && t < job_.num_keys; ++t) add_value(t);
-    for (; t + kStep <= end; t += kStep) add_values(t);
-    for (; t < job_.num_keys; ++t) add_value(t);
+    if (first >= end) first = end = 0;
+    for (int32_t t = 0; t < first; ++t) add_value(t);
+    for (int r = 0; r < job_.num_rows; r += kMaxRows) {
+      switch (job_.num_rows - r) {
+        case 1:
+          add_values<1>(r, first, end);
+          break;
+        case 2:
+          add_values<2>(r, first, end);
+          break;
+        case 3:
+          add_values<3>(r, first, end);
+          break;
+        default:
+          add_values<4>(r, first, end);
+      }
+    }
+    for (int32_t t = end; t < job_.num_keys; ++t) add_value(t);
   }
 
  private:
-  // The row as f32: itself, or converted into `buffer`.
-  const float* widen(const std::byte* row, float* buffer) const {
-    if (!job_.is_bf16) return reinterpret_cast<const float*>(row);
-    const auto* bits = reinterpret_cast<const uint16_t*>(row);
-    for (int64_t d = 0; d < job_.head_dim; ++d) buffer[d] = bf16_to_f32(bits[d]);
-    return buffer;
+  static Vec load(const std::byte* row, int64_t d) {
+    if constexpr (kIsBf16) {
+      return Simd::load_bf16(reinterpret_cast<const uint16_t*>(row) + d);
+    } else {
+      return Simd::load(reinterpret_cast<const float*>(row) + d);
+    }
   }
 
-  void add_logits(int32_t first) {
-    const float* k[kStep];
-    for (int i = 0; i < kStep; ++i) {
-      const int32_t t = first + i < job_.num_keys ? first + i : job_.num_keys - 1;
-      k[i] = widen(job_.k[t], rows_[i]);
-    }
-    for (int r = 0; r < job_.num_rows; ++r) {
-      Vec sum[kStep];
-      for (int i = 0; i < kStep; ++i) sum[i] = Simd::broadcast(0);
+  void prefetch(const std::byte* const* rows, int32_t t) const {
+    if (t + kAhead >= job_.num_keys) return;
+    const int64_t num_bytes = job_.head_dim * (kIsBf16 ? 2 : 4);
+    for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(rows[t + kAhead] + i);
+  }
+
+  // q.k of rows [first_row, first_row + kNumRows) and all keys.
+  template <int kNumRows>
+  void add_logits(int first_row) {
+    for (int32_t first = 0; first < job_.num_keys; first += kStep) {
+      const std::byte* k[kStep];
+      for (int i = 0; i < kStep; ++i) {
+        const int32_t t = first + i < job_.num_keys ? first + i : job_.num_keys - 1;
+        k[i] = job_.k[t];
+        prefetch(job_.k, t);
+      }
+      Vec sum[kNumRows][kStep] = {};
       for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
-        const Vec q = Simd::load(q_[r] + d);
-        for (int i = 0; i < kStep; ++i) {
-          sum[i] = Simd::multiply_add(q, Simd::load(k[i] + d), sum[i]);
+        Vec key[kStep];
+        for (int i = 0; i < kStep; ++i) key[i] = load(k[i], d);
+        for (int r = 0; r < kNumRows; ++r) {
+          const Vec q = Simd::load(q_[first_row + r] + d);
+          for (int i = 0; i < kStep; ++i) sum[r][i] = Simd::multiply_add(q, key[i], sum[r][i]);
         }
       }
-      Simd::store_sums(weights_[r] + first, sum);
+      for (int r = 0; r < kNumRows; ++r) Simd::store_sums(weights_[first_row + r] + first, sum[r]);
     }
   }
 
@@ -95,38 +138,58 @@ class DecodeSplit {
     job_.sum[r] = Simd::sum(sum);
   }
 
-  // Keys that all rows see.
-  void add_values(int32_t first) {
-    const float* v[kStep];
-    for (int i = 0; i < kStep; ++i) v[i] = widen(job_.v[first + i], rows_[i]);
-    for (int r = 0; r < job_.num_rows; ++r) {
-      Vec weight[kStep];
-      for (int i = 0; i < kStep; ++i) weight[i] = Simd::broadcast(weights_[r][first + i]);
-      float* out = job_.out + r * job_.head_dim;
-      for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
-        Vec sum = Simd::load(out + d);
-        for (int i = 0; i < kStep; ++i) {
-          sum = Simd::multiply_add(weight[i], Simd::load(v[i] + d), sum);
+  // Keys [first, end), which all rows see.
+  template <int kNumRows>
+  void add_values(int first_row, int32_t first, int32_t end) {
+    int64_t d = 0;
+    for (; d + kMaxVecs * kLanes <= job_.head_dim; d += kMaxVecs * kLanes) {
+      add_channels<kNumRows, kMaxVecs>(first_row, d, first, end);
+    }
+    for (; d < job_.head_dim; d += kLanes) add_channels<kNumRows, 1>(first_row, d, first, end);
+  }
+
+  template <int kNumRows, int kNumVecs>
+  void add_channels(int first_row, int64_t d, int32_t first, int32_t end) {
+    float* const out = job_.out + first_row * job_.head_dim + d;
+    Vec sum[kNumRows][kNumVecs];
+    for (int r = 0; r < kNumRows; ++r) {
+      for (int v = 0; v < kNumVecs; ++v) {
+        sum[r][v] = Simd::load(out + r * job_.head_dim + v * kLanes);
+      }
+    }
+    for (int32_t t = first; t < end; ++t) {
+      if (d == 0) prefetch(job_.v, t);
+      Vec value[kNumVecs];
+      for (int v = 0; v < kNumVecs; ++v) value[v] = load(job_.v[t], d + v * kLanes);
+      for (int r = 0; r < kNumRows; ++r) {
+        const Vec weight = Simd::broadcast(weights_[first_row + r][t]);
+        for (int v = 0; v < kNumVecs; ++v) {
+          sum[r][v] = Simd::multiply_add(weight, value[v], sum[r][v]);
         }
-        Simd::store(out + d, sum);
+      }
+    }
+    for (int r = 0; r < kNumRows; ++r) {
+      for (int v = 0; v < kNumVecs; ++v) {
+        Simd::store(out + r * job_.head_dim + v * kLanes, sum[r][v]);
       }
     }
   }
 
   // A key that only some rows see: a weight of 0 would not hide a NaN.
   void add_value(int32_t t) {
-    const float* v = widen(job_.v[t], rows_[0]);
     for (int r = 0; r < job_.num_rows; ++r) {
       if (t < job_.begin[r] || t >= job_.end[r]) continue;
-      float* out = job_.out + r * job_.head_dim;
-      for (int64_t d = 0; d < job_.head_dim; ++d) out[d] += weights_[r][t] * v[d];
+      const Vec weight = Simd::broadcast(weights_[r][t]);
+      float* const out = job_.out + r * job_.head_dim;
+      for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
+        Simd::store(out + d, Simd::multiply_add(weight, load(job_.v[t], d), Simd::load(out + d)));
+      }
     }
   }
 
   const DecodeJob& job_;
   alignas(64) float q_[kMaxDecodeRows][kMaxHeadDim];
-  alignas(64) float rows_[kStep][kMaxHeadDim];
-  alignas(64) float weights_[kMaxDecodeRows][kSplitKeys + kStep];
+  alignas(64) float weights_[kMaxDecodeRows][kSplitKeys + kLanes];
 };
 
 }  // namespace

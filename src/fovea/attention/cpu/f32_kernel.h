@@ -65,27 +65,57 @@ inline void multiply(const std::byte* const* a_pieces, int num_pieces, int64_t a
   }
 }
 
+/// Both products, one after the other; nothing runs beside them.
+template <class Isa, class Beside>
+inline void multiply_in_turn(const Products& products, Beside&&) {
+  const int64_t head_dim = products.head_dim;
+  if (products.num_values > 0) {
+    multiply<Isa, true>(products.values, products.num_values, 1, head_dim, products.p, head_dim,
+                        kGroupKeys / Isa::kPack, products.o);
+  }
+  for (int i = 0; i < products.num_keys; ++i) {
+    multiply<Isa, false>(&products.keys[i], 1, Isa::Layout::padded_head_dim(head_dim) / Isa::kPack,
+                         1, products.q, kGroupKeys, head_dim / Isa::kPack,
+                         products.s + i * kGroupKeys * Isa::kRows);
+  }
+}
+
+/// Weights of f32.
+template <class Isa>
+struct F32Weights {
+  using Simd = typename Isa::Simd;
+  using Vec = typename Simd::Vec;
+  Vec sum, top;
+
+  F32Weights(Vec sum_so_far, Vec top_so_far) : sum(sum_so_far), top(top_so_far) {}
+
+  /// Two vectors of dst, a row of P^T apart: 2^even and 2^odd.
+  void add(Vec even, Vec odd, float* dst) {
+    const Vec a = Simd::template exp2<5>(even), b = Simd::template exp2<5>(odd);
+    Simd::store(dst, a);
+    Simd::store(dst + Isa::kRows, b);
+    sum += a + b;
+  }
+};
+
 /// What f32 kernels share; Derived adds Simd, kRows and the register blocking.
 template <class Derived, class SimdType>
 struct F32Isa {
   using Simd = SimdType;
   using Layout = F32Layout;
   static constexpr int kPack = 1;
-  static constexpr int kPendingGroups = 2;
-  static constexpr int kExp2Degree = 5;
+  static constexpr int kBatchGroups = 2;
+  static constexpr bool kOverlaps = false;
+  using Weights = F32Weights<Derived>;
   struct Session {};
 
   static typename Simd::Vec dot(const float* a, typename Simd::Vec b, typename Simd::Vec c) {
     return Simd::multiply_add(Simd::broadcast(*a), b, c);
   }
 
-  static void scores(const std::byte* keys, const float* q, int64_t head_dim, float* s) {
-    multiply<Derived, false>(&keys, 1, head_dim, 1, q, kGroupKeys, head_dim, s);
-  }
-
-  static void accumulate(const std::byte* const* values, int num, const float* p, int64_t head_dim,
-                         float* o) {
-    multiply<Derived, true>(values, num, 1, head_dim, p, head_dim, kGroupKeys, o);
+  template <class Beside>
+  static void multiply(const Products& products, Beside&& beside) {
+    multiply_in_turn<Derived>(products, beside);
   }
 
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {

@@ -267,20 +267,23 @@ class Prefill {
     }
     list_groups(task, state);
     TilePass passes[2];
-    size_t num_passes = 0;
+    int32_t num_passes = 0;
     if (!state.mean_groups.empty()) {
       const auto block_size = static_cast<float>(params_.selection->block_size);
-      passes[num_passes++] = {unit.means.packed, state.mean_groups, state.mean_begin,
-                              state.mean_end, std::log(block_size) / params_.scale()};
+      passes[num_passes++] = {
+          unit.means.packed, state.mean_groups.data(), std::ssize(state.mean_groups),
+          state.mean_begin,  state.mean_end,           std::log(block_size) / params_.scale()};
     }
-    passes[num_passes++] = {unit.keys.packed, state.groups, state.begin, state.end, 0.0f};
+    passes[num_passes++] = {unit.keys.packed, state.groups.data(), std::ssize(state.groups),
+                            state.begin,      state.end,           0.0f};
     TileJob job;
     job.head_dim = params_.head_dim();
     job.is_bf16 = params_.q.dtype == DType::kBF16;
     job.softmax_scale = params_.scale();
     job.num_rows = static_cast<int32_t>(task.num);
     job.q = state.q;
-    job.passes = {passes, num_passes};
+    job.passes = passes;
+    job.num_passes = num_passes;
     job.sinks = params_.sinks.empty() ? nullptr : state.sinks;
     job.out = state.out;
     job.lse = state.lse;

@@ -75,6 +75,11 @@ struct GenericSimd {
     return value;
   }
   static void store(float* p, Vec value) { std::memcpy(p, &value, sizeof(value)); }
+  static Vec load_bf16(const uint16_t* p) {
+    Vec value;
+    for (int i = 0; i < kNumLanes; ++i) value[i] = bf16_to_f32(p[i]);
+    return value;
+  }
   static Vec broadcast(float value) { return value - Vec{}; }
   static Vec max(Vec a, Vec b) { return a > b ? a : b; }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
@@ -121,6 +126,10 @@ struct GenericSimd {
 
 #if defined(__AVX2__)
 struct Avx2Simd : GenericSimd<8> {
+  static Vec load_bf16(const uint16_t* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
+  }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec multiply_subtract(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
@@ -137,6 +146,10 @@ struct Avx2Simd : GenericSimd<8> {
 
 #if defined(__AVX512F__)
 struct Avx512Simd : GenericSimd<16> {
+  static Vec load_bf16(const uint16_t* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+  }
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
   static Vec multiply_subtract(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }

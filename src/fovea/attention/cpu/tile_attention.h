@@ -12,20 +12,17 @@
 //   kRows           rows that are worked on together; a tile is kSubtiles times as many
 //   kSubtiles       meet each batch of keys one after the other, while the batch is in the cache
 //   kPack           keys (or channels) in one 32-bit element: 1 of f32, 2 of bf16
-//   kPendingGroups  groups in a batch: their weights are gathered before they meet their values
-//   kExp2Degree     of the polynomial for exp2
+//   kBatchGroups    groups whose logits are in the scratch together
+//   kOverlaps       whether products run beside the softmax: see run()
 //   Layout          how K and V are packed: see F32Layout
-//   scores(keys, q, head_dim, s)            S^T = K Q^T of one group
-//   accumulate(values, num, p, head_dim, o) O^T += V^T P^T of `num` groups
-//   pack_weights(a, b)                      one element from a (even key) and b (odd key); kPack 2
+//   Weights         turns logits into weights and sums them: see F32Weights
+//   multiply(products, beside)  both products; calls beside() now and then if kOverlaps
 //   Session         an object that lives as long as the tile: sets up and restores the machine
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "fovea/attention/cpu/decode_split.h"
 #include "fovea/attention/cpu/simd.h"
@@ -54,6 +51,20 @@ inline uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
 }
 
+/// S^T = K Q^T of num_keys groups and O^T += V^T P^T of num_values groups, either may be none.
+struct Products {
+  static constexpr int kMaxGroups = 4;
+  int64_t head_dim = 0;
+  int num_keys = 0;
+  const std::byte* keys[kMaxGroups] = {};
+  const float* q = nullptr;
+  float* s = nullptr;
+  int num_values = 0;
+  const std::byte* values[kMaxGroups] = {};
+  const float* p = nullptr;
+  float* o = nullptr;
+};
+
 template <class Isa>
 class TileAttention {
   using Simd = typename Isa::Simd;
@@ -62,6 +73,8 @@ class TileAttention {
   static constexpr int kLanes = Simd::kLanes;
   static constexpr int kVecs = kRows / kLanes;
   static constexpr int kKeys = static_cast<int>(kGroupKeys);
+  static constexpr int kBatchGroups = Isa::kBatchGroups;
+  static_assert(kBatchGroups <= Products::kMaxGroups);
   static constexpr int kWeightRows = kKeys / Isa::kPack;  // elements of one group and row
 
  public:
@@ -75,41 +88,51 @@ class TileAttention {
       : job_(job),
         offsets_(job.head_dim),
         scale_log2_(job.softmax_scale * kLog2E),
-        scratch_(reinterpret_cast<float*>(scratch)) {
-    s_ = scratch_;
-    p_ = scratch_ + offsets_.p;
-    rows_ = scratch_ + offsets_.rows;
-  }
+        scratch_(reinterpret_cast<float*>(scratch)),
+        rows_(scratch_ + offsets_.rows) {}
 
+  // An item is one subtile and one batch of groups: logits, softmax, values. Where products have a
+  // unit of their own (AMX), an item's softmax runs beside the products of its neighbours: the
+  // values of the item before, the logits of the item after.
   void run() {
-    const int num_subtiles = (job_.num_rows + kRows - 1) / kRows;
-    for (int i = 0; i < num_subtiles; ++i) {
-      select_subtile(i);
-      start_subtile();
-    }
-    for (const TilePass& pass : job_.passes) {
-      for (size_t first = 0; first < pass.groups.size(); first += Isa::kPendingGroups) {
-        const size_t num = std::min<size_t>(Isa::kPendingGroups, pass.groups.size() - first);
-        for (int i = 0; i < num_subtiles; ++i) {
-          select_subtile(i);
-          walk(pass, pass.groups.subspan(first, num));
+    num_subtiles_ = (job_.num_rows + kRows - 1) / kRows;
+    for (int i = 0; i < num_subtiles_; ++i) start_subtile(subtile(i));
+    Item items[3];
+    Item *previous = &items[0], *current = &items[1], *next = &items[2];
+    bool has_item = next_item(*current);
+    if (has_item) multiply(nullptr, current);
+    while (has_item) {
+      has_item = next_item(*next);
+      mask(*current);
+      if constexpr (Isa::kOverlaps) {
+        if (is_plain(*current)) {
+          overlap(*previous, *current, has_item ? next : nullptr);
+        } else {
+          multiply(previous, has_item ? next : nullptr);
+          weigh(*current);
         }
+      } else {
+        weigh(*current);
+        multiply(current, has_item ? next : nullptr);
       }
+      Item* const spare = previous;
+      previous = current;
+      current = next;
+      next = spare;
     }
-    for (int i = 0; i < num_subtiles; ++i) {
-      select_subtile(i);
-      store_outputs();
-    }
+    if constexpr (Isa::kOverlaps) multiply(previous, nullptr);
+    for (int i = 0; i < num_subtiles_; ++i) store_outputs(subtile(i));
   }
 
  private:
-  // Where each array starts in the scratch, in floats. Logits, weights and rows in passing are
-  // shared by the subtiles; queries, outputs, maxima, shifts and sums are each subtile's own.
+  // Where each array starts in the scratch, in floats. Logits and weights of two items and rows in
+  // passing are shared by the subtiles; queries, outputs, maxima, shifts and sums are each
+  // subtile's own.
   struct Offsets {
     explicit Offsets(int64_t head_dim) {
       const int64_t channels = Isa::Layout::padded_head_dim(head_dim);
-      p = kKeys * kRows;
-      rows = p + Isa::kPendingGroups * kWeightRows * kRows;
+      p = 2 * kBatchGroups * kKeys * kRows;
+      rows = p + 2 * kBatchGroups * kWeightRows * kRows;
       state = rows + channels * kRows;
       o = channels / Isa::kPack * kRows;
       max = o + head_dim * kRows;
@@ -119,189 +142,296 @@ class TileAttention {
     int64_t o, max, state_size;  // from the start of a subtile's state
   };
 
-  void select_subtile(int i) {
-    first_row_ = i * kRows;
-    num_rows_ = std::min(kRows, job_.num_rows - first_row_);
-    q_ = scratch_ + offsets_.state + i * offsets_.state_size;
-    o_ = q_ + offsets_.o;
-    max_ = q_ + offsets_.max;
-    shift_ = max_ + kRows;
-    sum_ = shift_ + kRows;
+  struct Subtile {
+    int first_row, num_rows;
+    float *q, *o, *max, *shift, *sum;
+    int last_row() const { return first_row + num_rows - 1; }
+  };
+
+  struct Item {
+    const TilePass* pass = nullptr;
+    int subtile = 0;
+    int num_groups = 0;
+    KeyGroup groups[kBatchGroups] = {};
+    float *s = nullptr, *p = nullptr;
+  };
+
+  Subtile subtile(int i) const {
+    float* const state = scratch_ + offsets_.state + i * offsets_.state_size;
+    float* const max = state + offsets_.max;
+    const int first_row = i * kRows, left = job_.num_rows - first_row;
+    return {
+        first_row,      left < kRows ? left : kRows, state, state + offsets_.o, max, max + kRows,
+        max + 2 * kRows};
   }
 
   // Rows of q, converted and zero-padded, then transposed to Q^T [elements of head_dim, rows].
-  void start_subtile() {
+  void start_subtile(const Subtile& tile) {
     const int64_t channels = Isa::Layout::padded_head_dim(job_.head_dim);
     const int64_t row_elements = channels / Isa::kPack;
-    std::memset(rows_, 0, sizeof(float) * static_cast<size_t>(row_elements * kRows));
-    for (int r = 0; r < num_rows_; ++r) {
-      Isa::Layout::copy_row(job_.q[first_row_ + r], job_.is_bf16, job_.head_dim,
+    if (tile.num_rows < kRows || channels > job_.head_dim) {
+      std::memset(rows_, 0, sizeof(float) * static_cast<size_t>(row_elements * kRows));
+    }
+    for (int r = 0; r < tile.num_rows; ++r) {
+      Isa::Layout::copy_row(job_.q[tile.first_row + r], job_.is_bf16, job_.head_dim,
                             rows_ + r * row_elements);
     }
-    transpose_elements(rows_, row_elements, q_, kRows, kRows, row_elements);
-    std::memset(o_, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
+    transpose_elements(rows_, row_elements, tile.q, kRows, kRows, row_elements);
+    std::memset(tile.o, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
     for (int r = 0; r < kRows; ++r) {
-      max_[r] = kMinusInfinity;
-      shift_[r] = 0;
-      sum_[r] = 0;
+      tile.max[r] = kMinusInfinity;
+      tile.shift[r] = 0;
+      tile.sum[r] = 0;
     }
   }
 
-  void walk(const TilePass& pass, std::span<const KeyGroup> groups) {
-    const int64_t key_bytes = Isa::Layout::key_group_bytes(job_.head_dim);
-    const int64_t value_bytes = Isa::Layout::value_group_bytes(job_.head_dim);
-    const int last_row = first_row_ + num_rows_ - 1;
-    for (const KeyGroup& group : groups) {
-      const int64_t first_key = group.index * kGroupKeys;
-      const int64_t end_key = first_key + kGroupKeys;
-      if (first_key >= pass.end[last_row] || end_key <= pass.begin[first_row_]) continue;
-      Isa::scores(pass.kv.keys + group.index * key_bytes, q_, job_.head_dim, s_);
-      if (pass.logit_bias != 0) add_bias(pass.logit_bias);
-      if (end_key > pass.end[first_row_] || first_key < pass.begin[last_row]) {
-        mask_rows(pass, first_key);
+  // Pass by pass, batch by batch, all subtiles meet a batch while it is in the cache. False at the
+  // end.
+  bool next_item(Item& item) {
+    for (; pass_idx_ < job_.num_passes; ++pass_idx_, first_group_ = 0) {
+      const TilePass& pass = job_.passes[pass_idx_];
+      for (; first_group_ < pass.num_groups; first_group_ += kBatchGroups, subtile_idx_ = 0) {
+        while (subtile_idx_ < num_subtiles_) {
+          if (fill_item(pass, subtile_idx_++, item)) return true;
+        }
       }
-      if (group.keys != ~0u) mask_keys(group.keys);
-      update_max();
-      float* p = p_ + num_pending_ * kWeightRows * kRows;
-      if (is_huge_) {
-        add_weights<true>(p);
-      } else {
-        add_weights<false>(p);
-      }
-      pending_[num_pending_++] = pass.kv.values + group.index * value_bytes;
     }
-    flush();
+    return false;
   }
 
-  void add_bias(float bias) {
-    for (int i = 0; i < kKeys * kRows; ++i) s_[i] += bias;
+  // False where the subtile sees none of the batch.
+  bool fill_item(const TilePass& pass, int subtile_idx, Item& item) {
+    const Subtile tile = subtile(subtile_idx);
+    item.num_groups = 0;
+    for (int64_t i = first_group_; i < first_group_ + kBatchGroups && i < pass.num_groups; ++i) {
+      const int64_t first_key = pass.groups[i].index * kGroupKeys;
+      if (first_key >= pass.end[tile.last_row()]) continue;
+      if (first_key + kGroupKeys <= pass.begin[tile.first_row]) continue;
+      item.groups[item.num_groups++] = pass.groups[i];
+    }
+    if (item.num_groups == 0) return false;
+    item.pass = &pass;
+    item.subtile = subtile_idx;
+    item.s = scratch_ + parity_ * kBatchGroups * kKeys * kRows;
+    item.p = scratch_ + offsets_.p + parity_ * kBatchGroups * kWeightRows * kRows;
+    parity_ ^= 1;
+    return true;
+  }
+
+  // The values of one item, weighed, and the logits of another; either may be none.
+  Products products(const Item* weighed, const Item* wanted) const {
+    Products products;
+    products.head_dim = job_.head_dim;
+    if (weighed != nullptr && weighed->num_groups > 0) {
+      const int64_t bytes = Isa::Layout::value_group_bytes(job_.head_dim);
+      products.num_values = weighed->num_groups;
+      for (int i = 0; i < weighed->num_groups; ++i) {
+        products.values[i] = weighed->pass->kv.values + weighed->groups[i].index * bytes;
+      }
+      products.p = weighed->p;
+      products.o = subtile(weighed->subtile).o;
+    }
+    if (wanted != nullptr) {
+      const int64_t bytes = Isa::Layout::key_group_bytes(job_.head_dim);
+      products.num_keys = wanted->num_groups;
+      for (int i = 0; i < wanted->num_groups; ++i) {
+        products.keys[i] = wanted->pass->kv.keys + wanted->groups[i].index * bytes;
+      }
+      products.q = subtile(wanted->subtile).q;
+      products.s = wanted->s;
+    }
+    return products;
+  }
+
+  void multiply(const Item* weighed, const Item* wanted) const {
+    Isa::multiply(products(weighed, wanted), [] {});
+  }
+
+  // Adds the bias and hides what some rows do not see.
+  void mask(const Item& item) const {
+    const TilePass& pass = *item.pass;
+    const Subtile tile = subtile(item.subtile);
+    for (int i = 0; i < item.num_groups; ++i) {
+      float* const s = item.s + i * kKeys * kRows;
+      if (pass.logit_bias != 0) {
+        for (int j = 0; j < kKeys * kRows; ++j) s[j] += pass.logit_bias;
+      }
+      const int64_t first_key = item.groups[i].index * kGroupKeys;
+      if (first_key + kGroupKeys > pass.end[tile.first_row] ||
+          first_key < pass.begin[tile.last_row()]) {
+        mask_rows(pass, tile, first_key, s);
+      }
+      if (item.groups[i].keys != ~0u) mask_keys(item.groups[i].keys, s);
+    }
   }
 
   // Rows past num_rows are of zeros and read as the last row does; nobody looks at them.
-  void mask_rows(const TilePass& pass, int64_t first_key) {
+  void mask_rows(const TilePass& pass, const Subtile& tile, int64_t first_key, float* s) const {
     int32_t begin[kRows], end[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const int row = first_row_ + (r < num_rows_ ? r : num_rows_ - 1);
+      const int row = r < tile.num_rows ? tile.first_row + r : tile.last_row();
       begin[r] = pass.begin[row] - static_cast<int32_t>(first_key);
       end[r] = pass.end[row] - static_cast<int32_t>(first_key);
     }
-    for (int t = 0; t < kKeys; ++t) {
-      float* s = s_ + t * kRows;
+    for (int t = 0; t < kKeys; ++t, s += kRows) {
       for (int r = 0; r < kRows; ++r) {
         s[r] = (t >= begin[r]) & (t < end[r]) ? s[r] : kMinusInfinity;
       }
     }
   }
 
-  void mask_keys(uint32_t keys) {
+  void mask_keys(uint32_t keys, float* s) const {
     for (int t = 0; t < kKeys; ++t) {
       if ((keys >> t & 1u) != 0) continue;
-      for (int r = 0; r < kRows; ++r) s_[t * kRows + r] = kMinusInfinity;
+      for (int r = 0; r < kRows; ++r) s[t * kRows + r] = kMinusInfinity;
     }
   }
 
-  // Raises the rows' maxima where this group's logits exceed them by more than the slack.
-  void update_max() {
+  // Whether every row has a maximum, which will probably do for the next keys too: weights are then
+  // taken against them at once, and taken again in the rare case that one is above 2^kSlackLog2.
+  bool is_plain(const Item& item) const { return !is_huge_ && is_settled_[item.subtile]; }
+
+  static constexpr int kPieceKeys = 8;
+
+  // A piece of an item's weights: kPieceKeys keys of a vector of rows.
+  template <bool kIsHuge>
+  void weigh_piece(const Item& item, const Subtile& tile, int piece, Vec* sums, Vec& top) const {
+    constexpr int kPieces = kKeys / kPieceKeys;
+    const int v = piece / kPieces % kVecs, group = piece / (kPieces * kVecs);
+    const int first_key = piece % kPieces * kPieceKeys;
+    const float* s = item.s + (group * kKeys + first_key) * kRows + v * kLanes;
+    float* p = item.p + (group * kKeys + first_key) / Isa::kPack * kRows + v * kLanes;
+    const Vec scale = Simd::broadcast(scale_log2_);
+    const Vec shift = Simd::load(tile.shift + v * kLanes);
+    const Vec max = Simd::zero_where_minus_infinity(Simd::load(tile.max + v * kLanes));
+    typename Isa::Weights weights(sums[v], top);
+    for (int t = 0; t < kPieceKeys; t += 2, s += 2 * kRows, p += 2 / Isa::kPack * kRows) {
+      const Vec even = Simd::load(s), odd = Simd::load(s + kRows);
+      if constexpr (kIsHuge) {
+        weights.add((even - max) * scale, (odd - max) * scale, p);
+      } else {
+        // The shift is the same number for all keys of a row, so its rounding cancels; of huge
+        // logits it would not stay small, and the difference comes first.
+        weights.add(Simd::multiply_subtract(even, scale, shift),
+                    Simd::multiply_subtract(odd, scale, shift), p);
+      }
+    }
+    sums[v] = weights.sum;
+    top = weights.top;
+  }
+
+  static int num_pieces(const Item& item) { return item.num_groups * kVecs * kKeys / kPieceKeys; }
+
+  void add_sums(const Subtile& tile, const Vec* sums) const {
+    for (int v = 0; v < kVecs; ++v) {
+      Simd::store(tile.sum + v * kLanes, Simd::load(tile.sum + v * kLanes) + sums[v]);
+    }
+  }
+
+  // Weights of one item beside the products of its neighbours.
+  void overlap(const Item& previous, const Item& item, const Item* next) {
+    const Subtile tile = subtile(item.subtile);
+    Vec sums[kVecs] = {}, top = {};
+    const Products around = products(&previous, next);
+    const int pieces = num_pieces(item), units = Isa::num_units(around);
+    int piece = 0, share = 0;
+    Isa::multiply(around, [&] {
+      for (share += pieces; share >= units && piece < pieces; share -= units) {
+        weigh_piece<false>(item, tile, piece++, sums, top);
+      }
+    });
+    while (piece < pieces) weigh_piece<false>(item, tile, piece++, sums, top);
+    if (Isa::Weights::is_above(top, kSlackLog2)) {
+      weigh(item);
+    } else {
+      add_sums(tile, sums);
+    }
+  }
+
+  // Weights of one item. All that came before has reached O, which may have to be rescaled.
+  void weigh(const Item& item) {
+    const Subtile tile = subtile(item.subtile);
+    raise_max(item, tile);
+    num_groups_seen_[item.subtile] += item.num_groups;
+    Vec sums[kVecs] = {}, top = {};
+    for (int piece = 0; piece < num_pieces(item); ++piece) {
+      if (is_huge_) {
+        weigh_piece<true>(item, tile, piece, sums, top);
+      } else {
+        weigh_piece<false>(item, tile, piece, sums, top);
+      }
+    }
+    add_sums(tile, sums);
+  }
+
+  // Raises the rows' maxima where the item's logits exceed them by more than the slack.
+  void raise_max(const Item& item, const Subtile& tile) {
     const float slack = kSlackLog2 / scale_log2_;
     bool must_rescale = false;
-    Vec group_max[kVecs];
+    Vec item_max[kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      const float* s = s_ + v * kLanes;
+      const float* s = item.s + v * kLanes;
       Vec a = Simd::load(s), b = Simd::load(s + kRows);
       Vec c = Simd::load(s + 2 * kRows), d = Simd::load(s + 3 * kRows);
-      for (int t = 4; t < kKeys; t += 4) {
+      for (int t = 4; t < item.num_groups * kKeys; t += 4) {
         a = Simd::max(a, Simd::load(s + t * kRows));
         b = Simd::max(b, Simd::load(s + (t + 1) * kRows));
         c = Simd::max(c, Simd::load(s + (t + 2) * kRows));
         d = Simd::max(d, Simd::load(s + (t + 3) * kRows));
       }
-      group_max[v] = Simd::max(Simd::max(a, b), Simd::max(c, d));
-      const Vec limit = Simd::load(max_ + v * kLanes) + slack;
-      must_rescale |= Simd::any_greater(group_max[v], limit);
+      item_max[v] = Simd::max(Simd::max(a, b), Simd::max(c, d));
+      const Vec limit = Simd::load(tile.max + v * kLanes) + slack;
+      must_rescale |= Simd::any_greater(item_max[v], limit);
     }
     if (!must_rescale) return;
-    flush();  // pending weights were taken against the old maxima
     float factor[kRows];
+    bool is_settled = true;
     for (int v = 0; v < kVecs; ++v) {
       for (int i = 0; i < kLanes; ++i) {
         const int r = v * kLanes + i;
-        const float old_max = max_[r];
-        const float new_max = group_max[v][i] > old_max ? group_max[v][i] : old_max;
-        const float old_shift = shift_[r];
+        const float old_max = tile.max[r], old_shift = tile.shift[r];
+        const float new_max = item_max[v][i] > old_max ? item_max[v][i] : old_max;
+        // exp2(-inf - 0) is 0 for rows that have seen nothing yet; exp2(-inf - -inf) would be NaN.
         const float new_shift = new_max == kMinusInfinity ? 0.0f : new_max * scale_log2_;
         factor[r] = old_max == new_max          ? 1.0f
                     : old_max == kMinusInfinity ? 0.0f
-                    : is_huge_                  ? std::exp2((old_max - new_max) * scale_log2_)
-                                                : std::exp2(old_shift - new_shift);
-        max_[r] = new_max;
-        sum_[r] *= factor[r];
-        // exp2(-inf - 0) is 0 for rows that have seen nothing yet; exp2(-inf - -inf) would be NaN.
-        shift_[r] = new_max == kMinusInfinity ? 0.0f : new_max * scale_log2_;
-        is_huge_ |= std::abs(shift_[r]) > kMaxFusedShift;
+                    : is_huge_                  ? exp2f((old_max - new_max) * scale_log2_)
+                                                : exp2f(old_shift - new_shift);
+        tile.max[r] = new_max;
+        tile.sum[r] *= factor[r];
+        tile.shift[r] = new_shift;
+        is_huge_ |= fabsf(new_shift) > kMaxFusedShift;
+        is_settled &= new_max != kMinusInfinity;
       }
     }
+    is_settled_[item.subtile] = is_settled;
+    if (num_groups_seen_[item.subtile] == 0) return;  // O is still of zeros
     for (int64_t d = 0; d < job_.head_dim; ++d) {
-      for (int r = 0; r < kRows; ++r) o_[d * kRows + r] *= factor[r];
+      for (int r = 0; r < kRows; ++r) tile.o[d * kRows + r] *= factor[r];
     }
   }
 
-  // P^T = exp2(S^T * scale - shift), in the layout of the second product, and its sums. The shift
-  // is the same number for all keys of a row, so its rounding cancels; of huge logits it would not
-  // stay small, and the difference comes first.
-  template <bool kIsHuge>
-  void add_weights(float* p) {
-    const Vec scale = Simd::broadcast(scale_log2_);
-    for (int v = 0; v < kVecs; ++v) {
-      const Vec shift = Simd::load(shift_ + v * kLanes);
-      const Vec max = Simd::zero_where_minus_infinity(Simd::load(max_ + v * kLanes));
-      Vec sum_a = Simd::load(sum_ + v * kLanes), sum_b = Simd::broadcast(0);
-      const float* s = s_ + v * kLanes;
-      const auto weight = [&](int t) {
-        const Vec logit = Simd::load(s + t * kRows);
-        return Simd::template exp2<Isa::kExp2Degree>(
-            kIsHuge ? (logit - max) * scale : Simd::multiply_subtract(logit, scale, shift));
-      };
-      for (int t = 0; t < kKeys; t += 2) {
-        const Vec a = weight(t), b = weight(t + 1);
-        sum_a += a;
-        sum_b += b;
-        if constexpr (Isa::kPack == 1) {
-          Simd::store(p + t * kRows + v * kLanes, a);
-          Simd::store(p + (t + 1) * kRows + v * kLanes, b);
-        } else {
-          Isa::pack_weights(p + t / 2 * kRows + v * kLanes, a, b);
-        }
-      }
-      Simd::store(sum_ + v * kLanes, sum_a + sum_b);
-    }
-  }
-
-  void flush() {
-    if (num_pending_ > 0) Isa::accumulate(pending_, num_pending_, p_, job_.head_dim, o_);
-    num_pending_ = 0;
-  }
-
-  void store_outputs() {
+  void store_outputs(const Subtile& tile) {
     const int64_t head_dim = job_.head_dim;
-    transpose_elements(o_, kRows, rows_, head_dim, head_dim, kRows);
-    for (int r = 0; r < num_rows_; ++r) {
-      const int row = first_row_ + r;
-      float max = max_[r] == kMinusInfinity ? kMinusInfinity
-                  : is_huge_                ? max_[r] * job_.softmax_scale
-                                            : shift_[r] * (1 / kLog2E);
-      float sum = sum_[r];
+    transpose_elements(tile.o, kRows, rows_, head_dim, head_dim, kRows);
+    for (int r = 0; r < tile.num_rows; ++r) {
+      const int row = tile.first_row + r;
+      float max = tile.max[r] == kMinusInfinity ? kMinusInfinity
+                  : is_huge_                    ? tile.max[r] * job_.softmax_scale
+                                                : tile.shift[r] * (1 / kLog2E);
+      float sum = tile.sum[r];
       float factor = 1;  // of what has been summed, against the sink
       if (job_.sinks != nullptr) {
         const float sink = job_.sinks[row];
         const float new_max = max > sink ? max : sink;
-        factor = max == new_max ? 1.0f : std::exp(max - new_max);
-        if (new_max != kMinusInfinity) sum = sum * factor + std::exp(sink - new_max);
+        factor = max == new_max ? 1.0f : expf(max - new_max);
+        if (new_max != kMinusInfinity) sum = sum * factor + expf(sink - new_max);
         max = new_max;
       }
       const bool is_empty = sum == 0;
       const float inverse = is_empty ? 0.0f : factor / sum;
       if (job_.lse[row] != nullptr) {
-        *job_.lse[row] = is_empty ? kMinusInfinity : max + std::log(sum);
+        *job_.lse[row] = is_empty ? kMinusInfinity : max + logf(sum);
       }
       const float* o = rows_ + r * head_dim;
       if (job_.is_bf16) {
@@ -318,13 +448,16 @@ class TileAttention {
   const Offsets offsets_;
   const float scale_log2_;
   float* const scratch_;
-  float *s_, *p_, *rows_;
-  int num_pending_ = 0;
-  const std::byte* pending_[Isa::kPendingGroups] = {};
+  float* const rows_;
+  int num_subtiles_ = 0;
   bool is_huge_ = false;
-  // The subtile at work.
-  int first_row_ = 0, num_rows_ = 0;
-  float *q_ = nullptr, *o_ = nullptr, *max_ = nullptr, *shift_ = nullptr, *sum_ = nullptr;
+  int64_t num_groups_seen_[Isa::kSubtiles] = {};
+  bool is_settled_[Isa::kSubtiles] = {};  // every row has seen a key
+  // Where next_item() is.
+  int32_t pass_idx_ = 0;
+  int64_t first_group_ = 0;
+  int subtile_idx_ = 0;
+  int parity_ = 0;
 };
 
 /// The table of one instruction set.
@@ -343,7 +476,13 @@ const TileKernel& make_tile_kernel() {
         [[maybe_unused]] const typename Isa::Session session;
         TileAttention<Isa>(job, scratch).run();
       },
-      [](const DecodeJob& job) { DecodeSplit<Isa>(job).run(); },
+      [](const DecodeJob& job) {
+        if (job.is_bf16) {
+          DecodeSplit<Isa, true>(job).run();
+        } else {
+          DecodeSplit<Isa, false>(job).run();
+        }
+      },
   };
   return kernel;
 }

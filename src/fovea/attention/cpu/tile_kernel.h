@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace fovea::cpu {
 
@@ -26,7 +25,8 @@ struct PackedKv {
 /// One walk over packed keys: the KV cache, or the means of its blocks.
 struct TilePass {
   PackedKv kv;
-  std::span<const KeyGroup> groups;
+  const KeyGroup* groups = nullptr;  // [num_groups]
+  int64_t num_groups = 0;
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed,
   const int32_t* end = nullptr;    // both ascending with r
   float logit_bias = 0;            // added to q.k, before the softmax scale
@@ -38,7 +38,8 @@ struct TileJob {
   float softmax_scale = 0;
   int32_t num_rows = 0;
   const std::byte* const* q = nullptr;  // [num_rows]
-  std::span<const TilePass> passes;
+  const TilePass* passes = nullptr;     // [num_passes]
+  int32_t num_passes = 0;
   const float* sinks = nullptr;     // [num_rows]; null without sinks
   std::byte* const* out = nullptr;  // [num_rows]
   float* const* lse = nullptr;      // [num_rows]; null where nobody asks
