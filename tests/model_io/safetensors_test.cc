@@ -122,7 +122,7 @@ TEST(Safetensors, RefusesNumbersOutOfRange) {
         "data offset that is no integer");
   }
   expect_refused(R"({"a":{"dtype":"F32","shape":[4398046511105,4194304],"data_offsets":[0,4]}})", 4,
-                 "tensor bytes overflows 64 bits");
+                 "has more than 2^63 bytes");
 }
 
 TEST(Safetensors, RefusesRangesThatDoNotFitShapeOrFile) {

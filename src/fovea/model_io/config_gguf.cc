@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 #include "fovea/model_io/model_config.h"
-#include "fovea/model_io/shown.h"
 
 namespace fovea {
 namespace {

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 #include "fovea/model_io/json_file.h"
 #include "fovea/model_io/model_config.h"
-#include "fovea/model_io/shown.h"
 
 namespace fovea {
 namespace {

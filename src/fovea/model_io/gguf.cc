@@ -8,7 +8,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
-#include "fovea/model_io/shown.h"
+#include "fovea/base/shown.h"
 
 static_assert(std::endian::native == std::endian::little, "GGUF numbers are read as they lie");
 
@@ -269,8 +269,13 @@ class GgufParser {
            out_.name_, shown(tensor.name), row, weight_type_name(tensor.type),
            pack_elements(tensor.type));
     }
-    return checked_mul(elements / pack_elements(tensor.type), pack_bytes(tensor.type),
-                       "tensor bytes", ErrorCode::kInvalidFile);
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(elements / pack_elements(tensor.type), pack_bytes(tensor.type),
+                               &bytes)) {
+      fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' of shape {} has more than 2^63 bytes",
+           out_.name_, shown(tensor.name), shape_text(tensor.shape));
+    }
+    return bytes;
   }
 
   int64_t remaining() const { return static_cast<int64_t>(bytes_.size()) - position_; }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/model_io/shown.h"
+#include "fovea/base/shown.h"
 
 namespace fovea {
 

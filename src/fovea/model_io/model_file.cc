@@ -6,8 +6,8 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 #include "fovea/model_io/quantized.h"
-#include "fovea/model_io/shown.h"
 #include "fovea/model_io/tensor_names.h"
 
 namespace fovea {

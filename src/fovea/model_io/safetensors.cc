@@ -7,10 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 #include "fovea/model_io/json_file.h"
-#include "fovea/model_io/shown.h"
 
 static_assert(std::endian::native == std::endian::little, "header sizes are read as they lie");
 
@@ -74,7 +73,10 @@ Placed parse_tensor(const std::string& tensor_name, const json& value, const std
   int64_t size = pack_bytes(*type);
   for (const json& dim : shape) {
     placed.tensor.shape.push_back(element(dim, "dimension", tensor_name, file));
-    size = checked_mul(size, placed.tensor.shape.back(), "tensor bytes", ErrorCode::kInvalidFile);
+    if (__builtin_mul_overflow(size, placed.tensor.shape.back(), &size)) {
+      fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' has more than 2^63 bytes", file,
+           shown(tensor_name));
+    }
   }
   const json& offsets = array_of(entry, "data_offsets", tensor_name);
   if (offsets.size() != 2) {

@@ -1,4 +1,4 @@
-// Names out of files, as error messages may show them.
+// Text out of files, as error messages may show it.
 #pragma once
 
 #include <string>
