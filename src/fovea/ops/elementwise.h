@@ -1,4 +1,4 @@
-// Additions, scalings and conversions of rows; all by the calling thread.
+// Additions, conversions and a check of rows; all by the calling thread.
 #pragma once
 
 #include "fovea/tensor/tensor.h"

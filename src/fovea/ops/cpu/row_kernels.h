@@ -17,8 +17,6 @@ struct RowKernels {
   float (*rms_norm_bf16)(const float* x, const float* weight, float eps, int64_t n, uint16_t* out);
   /// sum += x.
   void (*add)(const float* x, int64_t n, float* sum);
-  /// out = x * scale.
-  void (*scale)(const float* x, float scale, int64_t n, float* out);
   /// out = silu(gate) * up, and gelu_tanh(gate) * up.
   void (*silu_mul_f32)(const float* gate, const float* up, int64_t n, float* out);
   void (*silu_mul_bf16)(const float* gate, const float* up, int64_t n, uint16_t* out);
