@@ -10,8 +10,8 @@ namespace {
 
 TEST(BFloat16, RoundsToNearestEven) {
   EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(to_bfloat16(1.0f + 1.0f / 256).bits, 0x3f80);      // half way, to even
-  EXPECT_EQ(to_bfloat16(1.0f + 3.0f / 256).bits, 0x3f82);      // half way, to even
+  EXPECT_EQ(to_bfloat16(1.0f + 1.0f / 256).bits, 0x3f80);  // half way, to even
+  EXPECT_EQ(to_bfloat16(1.0f + 3.0f / 256).bits, 0x3f82);  // half way, to even
   EXPECT_EQ(to_bfloat16(1.0f + 1.1f / 256).bits, 0x3f81);
   EXPECT_TRUE(std::isinf(to_float(to_bfloat16(std::numeric_limits<float>::max()))));
 }

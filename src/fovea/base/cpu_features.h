@@ -1,4 +1,5 @@
-// What this processor can do, asked once. Kernels compiled for an instruction set run only behind these.
+// What this processor can do, asked once. Kernels compiled for an instruction set run only behind
+// these.
 #pragma once
 
 #include <string>

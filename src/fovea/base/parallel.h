@@ -11,9 +11,9 @@ namespace fovea {
 /// Threads that `context` stands for: its own number, or the cores this process may run on.
 int32_t resolve_num_threads(const Context& context);
 
-/// Calls body(task, thread) once for every task in [0, num_tasks), dealt out dynamically, one at a time.
-/// `thread` is in [0, resolve_num_threads(context)): use it to index per-thread scratch.
-/// An exception from `body` stops the dealing and is rethrown here, the first one only.
+/// Calls body(task, thread) once for every task in [0, num_tasks), dealt out dynamically, one at a
+/// time. `thread` is in [0, resolve_num_threads(context)): use it to index per-thread scratch. An
+/// exception from `body` stops the dealing and is rethrown here, the first one only.
 void parallel_for(const Context& context, int64_t num_tasks,
                   const std::function<void(int64_t task, int32_t thread)>& body);
 

@@ -1,4 +1,5 @@
-// bf16: the upper half of an f32. Kernels convert in bulk with instructions; this is the plain form.
+// bf16: the upper half of an f32. Kernels convert in bulk with instructions; this is the plain
+// form.
 #pragma once
 
 #include <bit>

@@ -35,8 +35,8 @@ struct TensorView {
   }
 };
 
-/// A dense row-major view over `data`. Throws kInvalidArgument on a negative size, a rank over kMaxRank
-/// or a product past 64 bits.
+/// A dense row-major view over `data`. Throws kInvalidArgument on a negative size, a rank over
+/// kMaxRank or a product past 64 bits.
 TensorView make_view(void* data, DType dtype, std::initializer_list<int64_t> shape,
                      Device device = {});
 
