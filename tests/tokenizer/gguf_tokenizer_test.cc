@@ -172,6 +172,8 @@ TEST(GgufBpeTokenizer, ReadsMergesAndRefusesBadOnes) {
   merges[0] = "a b";
   fields.pre = "no-such-pre";
   expect_error(fields, ErrorCode::kUnsupported, "got \"no-such-pre\"");
+  fields.pre = "two\nlines\xff";
+  expect_error(fields, ErrorCode::kUnsupported, "got \"two?lines?\"");
   fields.pre = "smollm";
   fields.add_bos_token = true;
   expect_error(fields, ErrorCode::kInvalidFile, "needs a bos_token_id");

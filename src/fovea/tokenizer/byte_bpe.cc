@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 #include "fovea/tokenizer/byte_alphabet.h"
 #include "fovea/tokenizer/pretokenizer.h"
 #include "fovea/tokenizer/token_model.h"
@@ -134,7 +135,7 @@ class ByteBpeModel : public TokenModel {
       const auto found = ids.find(token);
       if (found == ids.end()) {
         fail(ErrorCode::kInvalidFile, "merges must name tokens of the vocabulary, got \"{}\" at {}",
-             token.substr(0, 64), rank);
+             shown(token), rank);
       }
       return found->second;
     };

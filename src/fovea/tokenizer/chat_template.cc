@@ -1,6 +1,7 @@
 #include "fovea/tokenizer/chat_template.h"
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 
 namespace fovea {
 namespace {
@@ -114,7 +115,7 @@ void check_messages(std::span<const ChatMessage> messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     check_argument(role == "system" || role == "user" || role == "assistant",
-                   "a role must be system, user or assistant, got \"{}\"", role.substr(0, 64));
+                   "a role must be system, user or assistant, got \"{}\"", shown(role));
     check_argument(role != "system" || i == 0, "a system message must be the first, got it at {}",
                    i);
   }

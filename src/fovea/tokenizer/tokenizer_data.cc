@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 
 namespace fovea {
 namespace {
@@ -48,7 +49,7 @@ std::vector<std::string> pretokenizer_patterns(std::string_view pre) {
   if (pre == "gpt-4o") return {std::string(kGpt4oPattern)};
   fail(ErrorCode::kUnsupported,
        "pre-tokenizer must be one of gpt-2, smollm, llama-bpe, qwen2, gpt-4o, got \"{}\"",
-       pre.substr(0, 64));
+       shown(pre));
 }
 
 TokenizerData tokenizer_data_from_gguf(const GgufTokenizerFields& fields) {
@@ -58,7 +59,7 @@ TokenizerData tokenizer_data_from_gguf(const GgufTokenizerFields& fields) {
     fail(ErrorCode::kUnsupported,
          "tokenizer.ggml.model must be \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece), "
          "got \"{}\"",
-         fields.model.substr(0, 64));
+         shown(fields.model));
   }
   data.model = is_spm ? TokenizerModel::kSpm : TokenizerModel::kByteBpe;
   data.tokens.assign(fields.tokens.begin(), fields.tokens.end());
@@ -86,7 +87,7 @@ TokenizerData tokenizer_data_from_gguf(const GgufTokenizerFields& fields) {
       const size_t space = merge.find(' ', 1);
       if (space == std::string_view::npos) {
         fail(ErrorCode::kInvalidFile, "a merge must be two tokens and a space, got \"{}\" at {}",
-             merge.substr(0, 64), data.merges.size());
+             shown(merge), data.merges.size());
       }
       data.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
     }

@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/mapped_file.h"
+#include "fovea/base/shown.h"
 
 namespace fovea {
 namespace {
@@ -97,7 +98,7 @@ void put_token(TokenizerData& data, int64_t id, const std::string& token, TokenT
   std::string& slot = data.tokens[index];
   if (!slot.empty() && slot != token) {
     fail(ErrorCode::kInvalidFile, "each id must have one token, got \"{}\" and \"{}\" for {}",
-         slot.substr(0, 64), token.substr(0, 64), id);
+         shown(slot), shown(token), id);
   }
   slot = token;
   data.types[index] = type;
@@ -142,7 +143,7 @@ void read_merges(const json& model, TokenizerData& data) {
     const size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
       fail(ErrorCode::kInvalidFile, "a merge must be two tokens and a space, got \"{}\"",
-           text.substr(0, 64));
+           shown(text));
     }
     data.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
   }
@@ -193,8 +194,7 @@ void read_pretokenizer(const json& step, bool& is_byte_level, TokenizerData& dat
     }
   } else {
     fail(ErrorCode::kUnsupported,
-         "pre-tokenizer must be Sequence, Split, ByteLevel or Digits, got \"{}\"",
-         type.substr(0, 64));
+         "pre-tokenizer must be Sequence, Split, ByteLevel or Digits, got \"{}\"", shown(type));
   }
 }
 
@@ -205,7 +205,7 @@ void check_normalizer(const json& normalizer) {
       check_normalizer(inner);
     }
   } else if (type != "NFC") {
-    fail(ErrorCode::kUnsupported, "normalizer must be NFC or none, got \"{}\"", type.substr(0, 64));
+    fail(ErrorCode::kUnsupported, "normalizer must be NFC or none, got \"{}\"", shown(type));
   }
 }
 
@@ -230,7 +230,7 @@ int32_t find_token(const TokenizerData& data, const std::string& token) {
   const auto found = std::find(data.tokens.begin(), data.tokens.end(), token);
   if (found == data.tokens.end()) {
     fail(ErrorCode::kInvalidFile, "special tokens must be of the vocabulary, got \"{}\"",
-         token.substr(0, 64));
+         shown(token));
   }
   return static_cast<int32_t>(found - data.tokens.begin());
 }
@@ -274,7 +274,7 @@ TokenizerData parse_tokenizer_json(std::string_view tokenizer_json, std::string_
   const json& model = required(root, "model");
   const std::string type = string_member(model, "type");  // old files leave it out
   if (!type.empty() && type != "BPE") {
-    fail(ErrorCode::kUnsupported, "tokenizer model must be BPE, got \"{}\"", type.substr(0, 64));
+    fail(ErrorCode::kUnsupported, "tokenizer model must be BPE, got \"{}\"", shown(type));
   }
   unsupported_if(bool_member(model, "byte_fallback", false), "BPE with byte_fallback");
   unsupported_if(!string_member(model, "continuing_subword_prefix").empty(), "a subword prefix");
