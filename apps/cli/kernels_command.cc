@@ -10,6 +10,7 @@
 #include "apps/cli/attention_options.h"
 #include "apps/cli/conditions.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/model_options.h"
 #include "apps/cli/parse_values.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/selection_timing.h"
@@ -233,8 +234,7 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
   }
   check_argument(options.min_seconds >= 0 && options.min_seconds <= 60,
                  "--min-seconds must be 0 ... 60, is {}", options.min_seconds);
-  check_argument(options.num_threads >= 0, "--threads must not be negative, is {}",
-                 options.num_threads);
+  check_num_threads(options.num_threads);
   const KernelShape shape = make_shape(options);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);

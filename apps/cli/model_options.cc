@@ -33,9 +33,15 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       ->capture_default_str();
 }
 
+void check_num_threads(int32_t num_threads) {
+  constexpr int32_t kMost =
+      1024;  // far beyond, threads take minutes to start and nothing else runs
+  check_argument(num_threads >= 0 && num_threads <= kMost, "--threads must be in 0 ... {}, is {}",
+                 kMost, num_threads);
+}
+
 std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
-  check_argument(arguments.num_threads >= 0, "--threads must not be negative, is {}",
-                 arguments.num_threads);
+  check_num_threads(arguments.num_threads);
   ModelOptions options;
   options.compute = parse_compute_type(arguments.dtype);
   options.num_threads = arguments.num_threads;

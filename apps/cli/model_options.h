@@ -22,8 +22,10 @@ struct ModelArguments {
 /// Adds -m/--model, --dtype and --threads. `arguments` must outlive the parse.
 void add_model_options(CLI::App& command, ModelArguments& arguments);
 
-/// Throws as Model::load does, kInvalidArgument on an unknown dtype or a negative number of
-/// threads.
+/// Throws kInvalidArgument when --threads is negative or absurd.
+void check_num_threads(int32_t num_threads);
+
+/// Throws as Model::load and check_num_threads do, kInvalidArgument on an unknown dtype.
 std::shared_ptr<const Model> load_model(const ModelArguments& arguments);
 
 /// The conditions that the model and this command's options settle; lengths are the caller's to

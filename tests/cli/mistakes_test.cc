@@ -170,6 +170,7 @@ TEST(Mistake, Numbers) {
   expect_mistake(run_with({"-p", "x", "--chunk-size", "-1"}), "--chunk-size");
   expect_mistake(run_with({"-p", "x", "--threads", "-1"}), "--threads");
   expect_mistake(run_with({"-p", "x", "--threads", "99999999999"}), "99999999999");
+  expect_mistake(run_with({"-p", "x", "--threads", "100000"}), "--threads must be in 0 ... 1024");
   expect_mistake(run_with({"-p", "x", "--dtype", "f64"}), "f64");
   for (const auto& [knob, value, named] :
        {std::array{"--density", "1.5", "density"}, std::array{"--density", "nan", "density"},
