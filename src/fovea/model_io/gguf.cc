@@ -153,7 +153,9 @@ class GgufParser {
       if (array.element_type == kBool) check_bools(key, array.bytes);
       return array;
     }
-    array.strings.reserve(static_cast<size_t>(array.count));
+    // The file bounds the count, but a sparse file of terabytes would bound it by too much.
+    constexpr int64_t kMostReserved = 1 << 20;
+    array.strings.reserve(static_cast<size_t>(std::min(array.count, kMostReserved)));
     for (int64_t i = 0; i < array.count; ++i) {
       array.strings.push_back(read_string(key, remaining()));
     }

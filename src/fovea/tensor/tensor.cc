@@ -1,6 +1,7 @@
 #include "fovea/tensor/tensor.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "fovea/base/checked_math.h"
 
@@ -58,6 +59,18 @@ Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape)
     view_.data =
         std::align(kAlignment, static_cast<size_t>(size_bytes_ + kAlignment), aligned, space);
   }
+}
+
+Tensor::Tensor(Tensor&& other) noexcept
+    : data_(std::move(other.data_)),
+      view_(std::exchange(other.view_, {})),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(view_, other.view_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
 }
 
 void Tensor::Free::operator()(void* data) const { std::free(data); }

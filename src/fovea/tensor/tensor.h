@@ -40,10 +40,13 @@ struct TensorView {
 TensorView make_view(void* data, DType dtype, std::initializer_list<int64_t> shape,
                      Device device = {});
 
-/// Owns zeroed, 64-byte aligned CPU memory with a dense row-major view of it. Moves, does not copy.
+/// Owns zeroed, 64-byte aligned CPU memory with a dense row-major view of it. Moves, does not copy;
+/// what was moved from is empty.
 class Tensor {
  public:
   Tensor() = default;
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(Tensor&& other) noexcept;
   /// Throws kOutOfMemory, naming the bytes, when the system has no more.
   Tensor(DType dtype, std::initializer_list<int64_t> shape);
 
