@@ -35,18 +35,18 @@ asan:
 	scripts/install.sh build
 	cmake --preset asan
 	cmake --build build/asan -j $(JOBS)
-	ctest --test-dir build/asan --output-on-failure
+	ASAN_OPTIONS=allocator_may_return_null=1 ctest --test-dir build/asan --output-on-failure
 
 fuzz:
 	scripts/install.sh build lint
 	cmake --preset fuzz
-	cmake --build build/fuzz -j $(JOBS)
+	cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	scripts/run_fuzz.sh build/fuzz $${FUZZ_SECONDS:-60}
 
 cuda:
 	scripts/install.sh build
 	cmake --preset cuda
-	cmake --build build/cuda -j $(JOBS)
+	cmake --build build/cuda -j $(JOBS) --target attention_cuda_test selector_cuda_test fovea_cuda_capi
 	ctest --test-dir build/cuda --output-on-failure -R '[Cc]uda|[Pp]tx|[Ss]wizzle'
 
 format:
