@@ -72,7 +72,9 @@ TEST(Cut, KeepsTheWindowAndTheShares) {
   std::string family;
   for (const auto& event : json["traceEvents"]) {
     arrows += event["ph"] == "s" || event["ph"] == "f";
-    if (event["args"].contains("family") && family.empty()) family = event["args"]["family"];
+    if (family.empty() && event.contains("args") && event["args"].contains("family")) {
+      family = event["args"]["family"];
+    }
   }
   EXPECT_EQ(arrows, 4);
   EXPECT_EQ(family, "attention");
