@@ -53,21 +53,25 @@ struct Row {
   std::vector<Cell> cells;  // one a kind
 };
 
-// Prompts of one kind, the same for every attention.
-std::vector<quality::NeedleTask> make_tasks(const Model& model, const EvalOptions& options,
-                                            NeedleTaskKind kind, const std::string& text) {
+// Prompts of each kind, the same for every attention.
+std::vector<std::vector<quality::NeedleTask>> make_tasks(const Model& model,
+                                                         const EvalOptions& options, int64_t length,
+                                                         const std::vector<NeedleTaskKind>& kinds,
+                                                         const std::string& text) {
   const Tokenizer& tokenizer = model.tokenizer();
   const auto encode = [&](std::string_view part) {
     return tokenizer.encode(part, {.add_bos = false});
   };
   const std::vector<int32_t> filler = encode(text);
   const std::vector<std::string> names = quality::needle_names(text, encode);
-  const quality::NeedleSettings settings = quality::needle_settings(
-      kind, parse_tokens(options.length, "--length"), options.seed, model.config().bos_id);
-  const int64_t num_tasks = ceil_div(options.num_questions, settings.num_questions);
-  std::vector<quality::NeedleTask> tasks;
-  for (int64_t i = 0; i < num_tasks; ++i) {
-    tasks.push_back(quality::make_needle_task(settings, i, num_tasks, filler, names, encode));
+  std::vector<std::vector<quality::NeedleTask>> tasks(kinds.size());
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    const quality::NeedleSettings settings =
+        quality::needle_settings(kinds[k], length, options.seed, model.config().bos_id);
+    const int64_t num_tasks = ceil_div(options.num_questions, settings.num_questions);
+    for (int64_t i = 0; i < num_tasks; ++i) {
+      tasks[k].push_back(quality::make_needle_task(settings, i, num_tasks, filler, names, encode));
+    }
   }
   return tasks;
 }
@@ -144,16 +148,15 @@ nlohmann::json rows_json(const std::vector<Row>& rows, const std::vector<NeedleT
 
 // Fills rows until all is done or Ctrl-C; what is there by then is whole.
 std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalOptions& options,
-                          const std::vector<std::string>& attentions,
+                          int64_t length, const std::vector<std::string>& attentions,
                           const std::vector<NeedleTaskKind>& kinds, const std::string& text) {
-  std::vector<std::vector<quality::NeedleTask>> tasks;
-  for (const NeedleTaskKind kind : kinds) tasks.push_back(make_tasks(*model, options, kind, text));
+  const auto tasks = make_tasks(*model, options, length, kinds, text);
   std::vector<Row> rows;
   try {
     for (const std::string& name : attentions) {
       SessionOptions session_options;
       session_options.attention = attention_settings(name, options.knobs);
-      session_options.max_len = parse_tokens(options.length, "--length");
+      session_options.max_len = length;
       Session session(model, session_options);
       rows.push_back({name, {}});
       for (size_t i = 0; i < kinds.size(); ++i) {
@@ -190,7 +193,7 @@ void eval(const EvalOptions& options, const CLI::App& command) {
   check_argument(length <= model->config().context_length,
                  "--length {} is past this model's context of {}", length,
                  model->config().context_length);
-  const std::vector<Row> rows = evaluate(model, options, attentions, kinds, text);
+  const std::vector<Row> rows = evaluate(model, options, length, attentions, kinds, text);
 
   Conditions conditions = model_conditions(*model, command);
   conditions.prompt_length = fmt::format("{} tokens", length);
