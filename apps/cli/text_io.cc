@@ -23,9 +23,9 @@ std::string read_all(int descriptor, const std::string& path) {
   char buffer[1 << 16];
   for (;;) {
     const ssize_t count = read(descriptor, buffer, sizeof(buffer));
+    if (count == 0) return text;
     if (interrupted()) throw Interrupted(fmt::format("was reading {}", path));
     if (count < 0 && errno == EINTR) continue;
-    if (count == 0) return text;
     if (count < 0) fail(ErrorCode::kInvalidFile, "cannot read {}: {}", path, std::strerror(errno));
     text.append(buffer, static_cast<size_t>(count));
     if (text.size() > kLargestText)

@@ -24,20 +24,24 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-// Whether the process has a handler of its own for SIGINT.
-bool handles_interrupt(int pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  for (std::string word; status >> word;) {
-    if (word != "SigCgt:") continue;
-    status >> word;
-    return (std::stoull(word, nullptr, 16) >> (SIGINT - 1) & 1u) != 0;
+// The word after `name` in a file of /proc/PID; empty when it has none.
+std::string word_after(const std::string& name, int pid, const std::string& file) {
+  std::ifstream text("/proc/" + std::to_string(pid) + "/" + file);
+  for (std::string word; text >> word;) {
+    if (word == name && text >> word) return word;
   }
-  return false;
+  return "";
+}
+
+bool handles_interrupt(int pid) {
+  const std::string caught = word_after("SigCgt:", pid, "status");
+  return !caught.empty() && (std::stoull(caught, nullptr, 16) >> (SIGINT - 1) & 1u) != 0;
 }
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& arguments, const std::string& input) {
+Process::Process(const std::vector<std::string>& arguments, const std::string& input)
+    : input_size_(input.size()) {
   std::string pattern = (std::filesystem::temp_directory_path() / "fovea_cli_XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   folder_ = pattern;
@@ -70,7 +74,11 @@ Process::~Process() {
 }
 
 void Process::interrupt() {
-  for (int i = 0; i < 6000 && !handles_interrupt(pid_); ++i) {
+  const auto is_ready = [&] {
+    return handles_interrupt(pid_) &&
+           word_after("pos:", pid_, "fdinfo/0") == std::to_string(input_size_);
+  };
+  for (int i = 0; i < 6000 && !is_ready(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   kill(pid_, SIGINT);

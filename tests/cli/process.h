@@ -20,12 +20,13 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// Presses Ctrl-C, once the process has said that it will handle it.
+  /// Presses Ctrl-C, once the process handles it and has read its whole input.
   void interrupt();
   ProcessResult wait();
 
  private:
   std::string folder_;  // files that stand for its standard streams
+  size_t input_size_;
   int pid_ = -1;
 };
 
