@@ -1,5 +1,8 @@
-// attention_bench [dense|sparse|decode ...] [--json FILE]: every figure beside the machine's own
-// GEMM and copy rates of the same run. Without a name, all three.
+// attention_bench [dense|sparse|decode ...] [--json FILE]: every figure beside what the machine
+// does in the same second: dense beside a matrix product, sparse beside dense, decode beside a
+// copy. Without a name, all three.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -13,9 +16,13 @@
 
 namespace {
 
+using fovea::AttentionWork;
+using fovea::Comparison;
 using fovea::Context;
+using fovea::CopyWork;
 using fovea::DType;
-using fovea::KernelMeasurement;
+using fovea::GemmWork;
+using fovea::giga_per_s;
 using fovea::KernelShape;
 using nlohmann::json;
 
@@ -28,57 +35,70 @@ KernelShape shape_of(DType dtype, int64_t head_dim) {
   return shape;
 }
 
-json to_json(const char* kind, const KernelShape& shape, const KernelMeasurement& measured) {
+json to_json(const char* kind, const KernelShape& shape, const AttentionWork& work,
+             const Comparison& comparison) {
+  const fovea::Timing& timing = comparison.work;
   return {{"kind", kind},
-          {"backend", measured.backend},
+          {"backend", work.backend()},
           {"dtype", fovea::dtype_name(shape.dtype)},
           {"q_len", shape.q_len},
           {"kv_len", shape.kv_len},
           {"head_dim", shape.head_dim},
           {"num_q_heads", shape.num_q_heads},
           {"num_kv_heads", shape.num_kv_heads},
-          {"density", measured.density},
+          {"density", work.density()},
           {"periphery", shape.has_periphery},
-          {"median_ms", measured.timing.median_ms},
-          {"min_ms", measured.timing.min_ms},
-          {"max_ms", measured.timing.max_ms},
-          {"repetitions", measured.timing.repetitions}};
+          {"median_ms", timing.median_ms},
+          {"min_ms", timing.min_ms},
+          {"max_ms", timing.max_ms},
+          {"rounds", timing.repetitions},
+          {"yardstick_ms", comparison.yardstick.median_ms}};
+}
+
+// "0.61 (0.58 - 0.66)": the median of the rounds and their quartiles.
+std::string spread_text(double median, double low, double high) {
+  return fmt::format("{:.2f} ({:.2f} - {:.2f})", median, low, high);
 }
 
 class Bench {
  public:
-  Bench() {
+  Bench() : copy_(context_), gemm_bf16_(DType::kBF16), gemm_f32_(DType::kF32) {
     report_["machine"] = {{"processor", fovea::cpu_model_name()},
                           {"threads", fovea::resolve_num_threads(context_)},
                           {"avx512_bf16", fovea::cpu_features().avx512_bf16},
                           {"amx_bf16", fovea::cpu_features().amx_bf16},
                           {"compiler", __VERSION__}};
-    copy_gb_per_s_ = fovea::measure_copy_gb_per_s(context_);
-    gemm_bf16_ = fovea::measure_gemm_gflops(DType::kBF16, context_);
-    gemm_f32_ = fovea::measure_gemm_gflops(DType::kF32, context_);
-    report_["copy_gb_per_s"] = copy_gb_per_s_;
-    report_["gemm_gflops"] = {{"bf16", gemm_bf16_}, {"f32", gemm_f32_}};
     report_["results"] = json::array();
-    std::printf("copy %.1f GB/s, gemm bf16 %.0f GFLOP/s, f32 %.0f GFLOP/s\n", copy_gb_per_s_,
-                gemm_bf16_, gemm_f32_);
   }
 
   void dense() {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      const GemmWork& gemm = dtype == DType::kBF16 ? gemm_bf16_ : gemm_f32_;
       for (const int64_t head_dim : {64, 128}) {
         for (int64_t n = 1024; n <= 32768; n *= 2) {
           KernelShape shape = shape_of(dtype, head_dim);
           shape.q_len = shape.kv_len = n;
-          const KernelMeasurement measured = fovea::measure_attention(shape, context_, 0.3);
-          const double gemm = dtype == DType::kBF16 ? gemm_bf16_ : gemm_f32_;
-          json result = to_json("dense", shape, measured);
-          result["gflops"] = measured.gflops();
-          result["ratio_to_gemm"] = measured.gflops() / gemm;
+          const AttentionWork work(shape, context_);
+          const Comparison comparison =
+              fovea::time_in_turn([&] { work.run(); }, [&] { gemm.run(); }, 1);
+          // Of rates, not of times.
+          const double scale = work.flops() / gemm.flops();
+          const double gflops = giga_per_s(work.flops(), comparison.work.median_ms);
+          const double gemm_gflops = giga_per_s(gemm.flops(), comparison.yardstick.median_ms);
+          json result = to_json("dense", shape, work, comparison);
+          result["gflops"] = gflops;
+          result["gemm_gflops"] = gemm_gflops;
+          result["ratio_to_gemm"] = {{"median", scale * comparison.ratio},
+                                     {"low", scale * comparison.ratio_low},
+                                     {"high", scale * comparison.ratio_high}};
           report_["results"].push_back(result);
-          std::printf(
-              "dense  %-15s %-4s head_dim %3ld n %6ld: %9.2f ms %7.0f GFLOP/s, %.2f of gemm\n",
-              measured.backend.c_str(), dtype_text(dtype), head_dim, n, measured.timing.median_ms,
-              measured.gflops(), measured.gflops() / gemm);
+          fmt::print(
+              "dense  {:<15} {:<4} head_dim {:3} n {:6}: {:9.2f} ms {:6.0f} GFLOP/s, gemm {:6.0f}, "
+              "ratio {}\n",
+              work.backend(), fovea::dtype_name(dtype), head_dim, n, comparison.work.median_ms,
+              gflops, gemm_gflops,
+              spread_text(scale * comparison.ratio, scale * comparison.ratio_low,
+                          scale * comparison.ratio_high));
         }
       }
     }
@@ -89,23 +109,28 @@ class Bench {
       for (int64_t n = 8192; n <= 32768; n *= 2) {
         KernelShape shape = shape_of(DType::kBF16, head_dim);
         shape.q_len = shape.kv_len = n;
-        const double dense_ms = fovea::measure_attention(shape, context_, 0.3).timing.median_ms;
+        const AttentionWork dense(shape, context_);
         for (const double density : {0.03, 0.05, 0.10, 0.25, 0.50}) {
           for (const bool has_periphery : {false, true}) {
             shape.density = density;
             shape.has_periphery = has_periphery;
-            const KernelMeasurement measured = fovea::measure_attention(shape, context_, 0.2);
+            const AttentionWork work(shape, context_);
+            const Comparison comparison =
+                fovea::time_in_turn([&] { work.run(); }, [&] { dense.run(); }, 0.7);
             // 1 is perfect, 1.2 the bound that CPU kernels keep from 5 % on, without periphery.
-            const double cost = measured.timing.median_ms / (measured.density * dense_ms);
-            json result = to_json("sparse", shape, measured);
-            result["dense_ms"] = dense_ms;
-            result["time_over_density_x_dense"] = cost;
+            const auto cost = [&](double ratio) { return 1 / (ratio * work.density()); };
+            json result = to_json("sparse", shape, work, comparison);
+            result["time_over_density_x_dense"] = {{"median", cost(comparison.ratio)},
+                                                   {"low", cost(comparison.ratio_high)},
+                                                   {"high", cost(comparison.ratio_low)}};
             report_["results"].push_back(result);
-            std::printf(
-                "sparse %-15s head_dim %3ld n %6ld density %.3f%s: %9.2f ms, %.2f of density x "
+            fmt::print(
+                "sparse {:<15} head_dim {:3} n {:6} density {:.3f}{}: {:9.2f} ms, {} of density x "
                 "dense\n",
-                measured.backend.c_str(), head_dim, n, measured.density,
-                has_periphery ? " periphery" : "          ", measured.timing.median_ms, cost);
+                work.backend(), head_dim, n, work.density(),
+                has_periphery ? " periphery" : "          ", comparison.work.median_ms,
+                spread_text(cost(comparison.ratio), cost(comparison.ratio_high),
+                            cost(comparison.ratio_low)));
           }
         }
       }
@@ -121,15 +146,24 @@ class Bench {
           shape.kv_len = n;
           shape.num_kv_heads = 4;
           shape.num_q_heads *= 4;
-          const KernelMeasurement measured = fovea::measure_attention(shape, context_, 0.1);
-          json result = to_json("decode", shape, measured);
-          result["kv_gb_per_s"] = measured.kv_gb_per_s();
-          result["ratio_to_copy"] = measured.kv_gb_per_s() / copy_gb_per_s_;
+          const AttentionWork work(shape, context_);
+          const Comparison comparison =
+              fovea::time_in_turn([&] { work.run(); }, [&] { copy_.run(); }, 0.5);
+          const double scale = work.kv_bytes() / copy_.bytes();
+          const double rate = giga_per_s(work.kv_bytes(), comparison.work.median_ms);
+          json result = to_json("decode", shape, work, comparison);
+          result["kv_gb_per_s"] = rate;
+          result["ratio_to_copy"] = {{"median", scale * comparison.ratio},
+                                     {"low", scale * comparison.ratio_low},
+                                     {"high", scale * comparison.ratio_high}};
           report_["results"].push_back(result);
-          std::printf(
-              "decode %-15s %-4s head_dim %3ld kv_len %6ld: %8.3f ms %6.1f GB/s, %.2f of copy\n",
-              measured.backend.c_str(), dtype_text(dtype), head_dim, n, measured.timing.median_ms,
-              measured.kv_gb_per_s(), measured.kv_gb_per_s() / copy_gb_per_s_);
+          fmt::print(
+              "decode {:<15} {:<4} head_dim {:3} kv_len {:6}: {:8.3f} ms {:6.1f} GB/s, {} of "
+              "copy\n",
+              work.backend(), fovea::dtype_name(dtype), head_dim, n, comparison.work.median_ms,
+              rate,
+              spread_text(scale * comparison.ratio, scale * comparison.ratio_low,
+                          scale * comparison.ratio_high));
         }
       }
     }
@@ -138,10 +172,9 @@ class Bench {
   const json& report() const { return report_; }
 
  private:
-  static const char* dtype_text(DType dtype) { return fovea::dtype_name(dtype).data(); }
-
   Context context_;
-  double copy_gb_per_s_ = 0, gemm_bf16_ = 0, gemm_f32_ = 0;
+  CopyWork copy_;
+  GemmWork gemm_bf16_, gemm_f32_;
   json report_;
 };
 

@@ -1,10 +1,11 @@
-// Times attention alone, beside what the same machine does in the same run: a matrix product and a
+// Times attention alone, beside what the same machine does at the same time: a matrix product and a
 // copy. For attention_bench and for `fovea kernels`.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <memory>
+#include <string_view>
 
 #include "fovea/attention/attention.h"
 
@@ -21,12 +22,44 @@ struct Timing {
 /// Calls `body` once to warm up, then until `min_seconds` have passed, 3 to 200 times.
 Timing time_repeatedly(const std::function<void()>& body, double min_seconds);
 
-/// GFLOP/s of oneDNN on a square product of f32 or bf16 (f32 sums), the best of 1024, 2048 and
-/// 4096.
-double measure_gemm_gflops(DType dtype, const Context& context);
+/// How often `work` could run in the time of one `yardstick`.
+struct Comparison {
+  Timing work;
+  Timing yardstick;
+  double ratio = 0;      // yardstick time / work time, median of the rounds
+  double ratio_low = 0;  // quartiles of the rounds
+  double ratio_high = 0;
+};
 
-/// GB/s of copying 128 MB between buffers, bytes read and bytes written together.
-double measure_copy_gb_per_s(const Context& context);
+/// Times the two in turn, in rounds of some 20 ms each, so that what else runs on the machine meets
+/// both: at least 3 rounds, then until `min_seconds` have passed.
+Comparison time_in_turn(const std::function<void()>& work, const std::function<void()>& yardstick,
+                        double min_seconds);
+
+/// oneDNN's square product of f32 or bf16 (f32 sums) at the fastest of three sizes.
+class GemmWork {
+ public:
+  explicit GemmWork(DType dtype);
+  ~GemmWork();
+  void run() const;
+  double flops() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Copies 128 MB between two buffers.
+class CopyWork {
+ public:
+  explicit CopyWork(const Context& context);
+  void run() const;
+  double bytes() const;  // read and written together
+
+ private:
+  Context context_;
+  std::unique_ptr<std::byte[]> from_, to_;
+};
 
 /// One sequence; causal, paged with pages of 128.
 struct KernelShape {
@@ -41,19 +74,23 @@ struct KernelShape {
   bool has_periphery = false;
 };
 
-struct KernelMeasurement {
-  std::string backend;
-  Timing timing;
-  double density = 1;       // of the lists, which round to whole blocks
-  double useful_flops = 0;  // 4 head_dim per visible (query, key) pair, times density
-  double kv_bytes = 0;      // of K and V, once
+/// attend() on built data. The constructor and run() throw as attend() does.
+class AttentionWork {
+ public:
+  AttentionWork(const KernelShape& shape, const Context& context);
+  ~AttentionWork();
+  void run() const;
+  std::string_view backend() const;
+  double density() const;   // of the lists, which round to whole blocks
+  double flops() const;     // 4 head_dim per visible (query, key) pair, times density
+  double kv_bytes() const;  // of K and V, once
 
-  double gflops() const { return useful_flops / timing.median_ms / 1e6; }
-  double kv_gb_per_s() const { return kv_bytes / timing.median_ms / 1e6; }
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-/// Times attend() on built data. Throws as attend() does.
-KernelMeasurement measure_attention(const KernelShape& shape, const Context& context,
-                                    double min_seconds);
+/// Units per millisecond as G per second.
+constexpr double giga_per_s(double amount, double ms) { return amount / ms / 1e6; }
 
 }  // namespace fovea

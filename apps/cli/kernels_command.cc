@@ -81,14 +81,20 @@ KernelShape make_shape(const KernelsOptions& options) {
 }
 
 // Runs the kernels one by one, and stops between two of them when Ctrl-C was pressed.
+constexpr double kRateSeconds = 0.5;  // to measure one of the machine's own rates
+
 class KernelsRun {
  public:
   KernelsRun(const KernelsOptions& options, const KernelShape& shape)
       : options_(options), shape_(shape) {
     context_.num_threads = options.num_threads;
     step("the machine's own rates");
-    gemm_gflops_ = measure_gemm_gflops(shape.dtype, context_);
-    copy_gb_per_s_ = measure_copy_gb_per_s(context_);
+    gemm_.emplace(shape.dtype);
+    copy_.emplace(context_);
+    gemm_gflops_ =
+        giga_per_s(gemm_->flops(), time_repeatedly([&] { gemm_->run(); }, kRateSeconds).median_ms);
+    copy_gb_per_s_ =
+        giga_per_s(copy_->bytes(), time_repeatedly([&] { copy_->run(); }, kRateSeconds).median_ms);
   }
 
   double gemm_gflops() const { return gemm_gflops_; }
@@ -100,36 +106,40 @@ class KernelsRun {
     KernelShape shape = shape_;
     shape.q_len = shape.kv_len = length;
     step(fmt::format("attention over {} tokens", length));
-    const KernelMeasurement dense = measure_attention(shape, context_, options_.min_seconds);
-    add_attention("attention", length, dense,
-                  fmt::format("{:.2f} of GEMM", dense.gflops() / gemm_gflops_),
-                  {{"gflops", dense.gflops()}, {"ratio_to_gemm", dense.gflops() / gemm_gflops_}});
+    const AttentionWork dense(shape, context_);
+    const Comparison to_gemm = in_turn(dense, [&] { gemm_->run(); });
+    const double gemm_ratio = to_gemm.ratio * dense.flops() / gemm_->flops();
+    add_attention("attention", length, dense, to_gemm.work,
+                  fmt::format("{:.2f} of GEMM", gemm_ratio), {{"ratio_to_gemm", gemm_ratio}});
 
     shape.density = options_.knobs.selector.density;
     if (shape.density > 0 && shape.density < 1) {
       step(fmt::format("sparse attention over {} tokens", length));
-      const KernelMeasurement sparse = measure_attention(shape, context_, options_.min_seconds);
-      const double cost = sparse.timing.median_ms / (sparse.density * dense.timing.median_ms);
-      add_attention("attention, sparse", length, sparse,
+      const AttentionWork sparse(shape, context_);
+      const Comparison to_dense = in_turn(sparse, [&] { dense.run(); });
+      const double cost = 1 / (to_dense.ratio * sparse.density());
+      add_attention("attention, sparse", length, sparse, to_dense.work,
                     fmt::format("{:.2f} of density x dense", cost),
-                    {{"gflops", sparse.gflops()}, {"time_over_density_x_dense", cost}});
+                    {{"time_over_density_x_dense", cost}});
     }
-    for (const std::string& method : methods) add_selection(method, length, dense.timing.median_ms);
+    for (const std::string& method : methods) add_selection(method, length, to_gemm.work.median_ms);
 
     shape = shape_;
     shape.q_len = 1;
     shape.kv_len = length;
     step(fmt::format("decode behind {} tokens", length));
-    const KernelMeasurement decode = measure_attention(shape, context_, options_.min_seconds);
-    const double ratio = decode.kv_gb_per_s() / copy_gb_per_s_;
+    const AttentionWork decode(shape, context_);
+    const Comparison to_copy = in_turn(decode, [&] { copy_->run(); });
+    const double rate = giga_per_s(decode.kv_bytes(), to_copy.work.median_ms);
+    const double copy_ratio = to_copy.ratio * decode.kv_bytes() / copy_->bytes();
     rows_.push_back({"decode",
-                     decode.backend,
+                     std::string(decode.backend()),
                      length,
-                     decode.timing,
+                     to_copy.work,
                      1,
-                     fmt::format("{:.1f} GB/s", decode.kv_gb_per_s()),
-                     fmt::format("{:.2f} of copy", ratio),
-                     {{"kv_gb_per_s", decode.kv_gb_per_s()}, {"ratio_to_copy", ratio}}});
+                     fmt::format("{:.1f} GB/s", rate),
+                     fmt::format("{:.2f} of copy", copy_ratio),
+                     {{"kv_gb_per_s", rate}, {"ratio_to_copy", copy_ratio}}});
   }
 
  private:
@@ -146,10 +156,16 @@ class KernelsRun {
                                 (split_list(options_.attention).size() + 3));
   }
 
-  void add_attention(const std::string& kernel, int64_t length, const KernelMeasurement& measured,
-                     const std::string& against, const nlohmann::json& figures) {
-    rows_.push_back({kernel, measured.backend, length, measured.timing, measured.density,
-                     fmt::format("{:.0f} GFLOP/s", measured.gflops()), against, figures});
+  Comparison in_turn(const AttentionWork& work, const std::function<void()>& yardstick) const {
+    return time_in_turn([&] { work.run(); }, yardstick, options_.min_seconds);
+  }
+
+  void add_attention(const std::string& kernel, int64_t length, const AttentionWork& work,
+                     const Timing& timing, const std::string& against, nlohmann::json figures) {
+    const double gflops = giga_per_s(work.flops(), timing.median_ms);
+    figures["gflops"] = gflops;
+    rows_.push_back({kernel, std::string(work.backend()), length, timing, work.density(),
+                     fmt::format("{:.0f} GFLOP/s", gflops), against, figures});
   }
 
   void add_selection(const std::string& method, int64_t length, double dense_ms) {
@@ -176,6 +192,8 @@ class KernelsRun {
   const KernelsOptions& options_;
   KernelShape shape_;
   Context context_;
+  std::optional<GemmWork> gemm_;
+  std::optional<CopyWork> copy_;
   double gemm_gflops_ = 0, copy_gb_per_s_ = 0;
   std::vector<KernelRow> rows_;
   ProgressBar bar_;
@@ -294,6 +312,8 @@ void add_kernels_command(CLI::App& app) {
   command->footer(
       "Sparse attention runs on random lists of --density; selections run on normally distributed "
       "data.\n"
+      "Attention is timed in turn with what it is held against, so that both meet the same "
+      "machine.\n"
       "Examples:\n"
       "  fovea kernels\n"
       "  fovea kernels -m model.gguf --lengths 8K --attention rescue,witness\n"
