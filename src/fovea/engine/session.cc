@@ -265,6 +265,7 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.times.selection_ms = 1e3 * done.selection_s;
   report.times.matmul_ms = 1e3 * done.matmul_s;
   report.times.other_ms = 1e3 * (total_s - done.attention_s - done.selection_s - done.matmul_s);
+  report.work = done.work;
   report.causal_pairs = done.causal_pairs;
   report.kept_pairs = done.kept_pairs;
   report.forced_pairs = done.forced_pairs;
@@ -354,5 +355,8 @@ int64_t Session::room() const { return impl_->max_len - impl_->length(); }
 const std::vector<int32_t>& Session::tokens() const { return impl_->tokens; }
 const Model& Session::model() const { return *impl_->model; }
 const PrefillReport& Session::report() const { return impl_->report; }
+WorkDone Session::work() const {
+  return impl_->transformer != nullptr ? impl_->transformer->report().work : WorkDone{};
+}
 
 }  // namespace fovea

@@ -49,11 +49,20 @@ struct PhaseTimes {
   double other_ms = 0;  // norms, rope, activations, copies, embedding
 };
 
+/// What was multiplied and read, counted from the shapes of the calls to matmul and attention.
+struct WorkDone {
+  int64_t matmul_flops = 0;     // a multiply-add is two; projections, MLPs, LM head
+  int64_t attention_flops = 0;  // q k^T and the weighted sum, over the (query, key) pairs kept
+  int64_t weight_bytes = 0;     // matrices as they lie in memory, once a step
+  int64_t kv_bytes = 0;         // K and V within reach of some query, once a call of attention
+};
+
 struct PrefillReport {
   int64_t num_tokens = 0;         // of the prompt
   int64_t num_cached_tokens = 0;  // of these, taken from the prefix cache
   int64_t chunk_size = 0;
   PhaseTimes times;
+  WorkDone work;
   /// Whether layers attended sparsely, and if not though asked for, why ("prompt of 900 tokens is
   /// below the break-even length 2048").
   bool sparse = false;
@@ -137,6 +146,8 @@ class Session {
   const Model& model() const;
   /// Of the last prefill() or score().
   const PrefillReport& report() const;
+  /// Since the last prefill() or score() began: decode() adds to it.
+  WorkDone work() const;
 
  private:
   struct Impl;

@@ -76,6 +76,50 @@ TokenScore rate_token(std::span<const float> logits, int32_t target) {
   return score;
 }
 
+/// FLOPs of rows through a matrix.
+int64_t matmul_flops(int64_t rows, const PackedWeights& weights) {
+  return 2 * rows * weights.out_features() * weights.in_features();
+}
+
+/// Keys that rows of a query block see in their own, the diagonal, block: 1, 2, 3 ...
+int64_t diagonal_pairs(int64_t first_slot, int64_t rows) {
+  return rows * (2 * first_slot + rows + 1) / 2;
+}
+
+/// (query, key) pairs, all heads together, that one causal sequence's lists keep.
+int64_t listed_pairs(const BlockSelectionView& selection, int64_t q_len, int64_t kv_len) {
+  const int64_t block_size = selection.block_size;
+  const int64_t first = first_q_block(q_len, kv_len, block_size);
+  int64_t pairs = 0;
+  for (int64_t list = 0; list < selection.num_q_heads * selection.num_q_blocks; ++list) {
+    const int64_t q_block = first + list % selection.num_q_blocks;
+    const int64_t first_row = std::max(q_block * block_size, kv_len - q_len);
+    const int64_t rows = std::min((q_block + 1) * block_size, kv_len) - first_row;
+    const int64_t len = selection.len[list];
+    const bool diagonal = len > 0 && selection.blocks[selection.begin[list] + len - 1] == q_block;
+    pairs += (len - (diagonal ? 1 : 0)) * rows * block_size;
+    if (diagonal) pairs += diagonal_pairs(first_row - q_block * block_size, rows);
+  }
+  return pairs;
+}
+
+/// Adds a call of causal attention on one sequence.
+void count_attention(const AttentionParams& params, WorkDone* work) {
+  const int64_t q_len = params.q.shape[0];
+  const int64_t kv_len = params.batch.kv_lens[0];
+  const int64_t reach = params.window_left >= 0 ? params.window_left + 1 : kv_len;
+  int64_t pairs = 0;
+  if (params.selection != nullptr) {
+    pairs = listed_pairs(*params.selection, q_len, kv_len);
+  } else {
+    for (int64_t row = 0; row < q_len; ++row) pairs += std::min(kv_len - q_len + row + 1, reach);
+    pairs *= params.num_q_heads();
+  }
+  work->attention_flops += 4 * pairs * params.head_dim();
+  work->kv_bytes += 2 * std::min(kv_len, q_len - 1 + reach) * params.kv.num_kv_heads() *
+                    params.head_dim() * dtype_bytes(params.kv.k.dtype);
+}
+
 }  // namespace
 
 /// What one thread needs for a slab.
@@ -96,6 +140,7 @@ struct Transformer::Worker {
   MatmulScratch scratch;
   double busy_s = 0;
   double matmul_s = 0;
+  int64_t matmul_flops = 0;
 };
 
 Transformer::Transformer(const Model& model, int64_t max_rows)
@@ -148,6 +193,10 @@ void Transformer::forward(const ForwardStep& step) {
     embed(step, slab, worker);
     attention_in(step, 0, slab, worker);
   });
+  for (const LayerWeights& layer : model_.weights().layers) {
+    report_.work.weight_bytes += layer.qkv.size_bytes() + layer.attention_out.size_bytes() +
+                                 layer.gate_up.size_bytes() + layer.down.size_bytes();
+  }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     attend_layer(step, layer);
     for_each_slab([&](const Slab& slab, Worker& worker) {
@@ -281,6 +330,7 @@ void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
     params.periphery.v_mean = step.cache->stats(layer).v_mean;
   }
   attend(params, model_.context());
+  count_attention(params, &report_.work);
   report_.attention_s += seconds_since(attention_start);
 }
 
@@ -346,6 +396,7 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const Ten
     params.softmax_scale = static_cast<float>(config.softmax_scale);
     if (config.is_local(layer)) params.window_left = config.sliding_window - 1;
     attend(params, model_.context());
+    count_attention(params, &report_.work);
   }
   report_.attention_s += seconds_since(start);
 }
@@ -370,6 +421,8 @@ void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
                make_view(out + row * config.vocab_size, DType::kF32, {config.vocab_size}),
                model_.context());
     report_.matmul_s += seconds_since(start);
+    report_.work.matmul_flops += matmul_flops(1, weights.output);
+    report_.work.weight_bytes += weights.output.size_bytes();
   }
 }
 
@@ -379,6 +432,8 @@ void Transformer::score(std::span<const int32_t> targets, TokenScore* out) {
   constexpr int64_t kRows = 32;  // logits of a few rows at a time: [32, vocab_size] per thread
   const auto num_targets = static_cast<int64_t>(targets.size());
   check_argument(num_targets <= num_rows_, "{} targets for {} rows", num_targets, num_rows_);
+  report_.work.matmul_flops += matmul_flops(num_targets, weights.output);
+  report_.work.weight_bytes += weights.output.size_bytes();
   std::vector<Tensor> logits(workers_.size());
   parallel_for(model_.context(), ceil_div(num_targets, kRows), [&](int64_t task, int32_t thread) {
     Tensor& rows = logits[static_cast<size_t>(thread)];
@@ -407,6 +462,7 @@ void Transformer::multiply(const TensorView& in, const PackedWeights& weights,
   } else {
     matmul_slab(in, weights, out, worker.scratch);
   }
+  worker.matmul_flops += matmul_flops(in.shape[0], weights);
   worker.matmul_s += seconds_since(start);
 }
 
@@ -415,6 +471,7 @@ void Transformer::for_each_slab(const std::function<void(const Slab&, Worker&)>&
   if (num_rows_ == 1) {
     body({0, 1}, *workers_[0]);  // in the calling thread: the threads meet within each matmul
     report_.matmul_s += std::exchange(workers_[0]->matmul_s, 0.0);
+    report_.work.matmul_flops += std::exchange(workers_[0]->matmul_flops, 0);
     return;
   }
   const auto num_threads = static_cast<int64_t>(workers_.size());
@@ -430,6 +487,7 @@ void Transformer::for_each_slab(const std::function<void(const Slab&, Worker&)>&
   for (const auto& worker : workers_) {
     busy_s += std::exchange(worker->busy_s, 0.0);
     matmul_s += std::exchange(worker->matmul_s, 0.0);
+    report_.work.matmul_flops += std::exchange(worker->matmul_flops, 0);
   }
   if (busy_s > 0) report_.matmul_s += seconds_since(start) * matmul_s / busy_s;
 }
