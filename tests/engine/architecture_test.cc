@@ -1,0 +1,117 @@
+// Every architecture against transformers: golden/architectures.json has small models' config.json
+// and logits, made by golden/make_architectures.py.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "fovea/engine/session.h"
+#include "fovea/model_io/model_config.h"
+#include "fovea/model_io/tensor_names.h"
+#include "tests/model_io/safetensors_builder.h"
+#include "tests/support/temp_dir.h"
+
+namespace fovea {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kNumTokens = 150;  // more than a page
+constexpr int64_t kNumRows = 12;     // whose logits are known
+
+/// The numbers of make_architectures.py: base + values in [-0.5, 0.5) by the tensor's name.
+std::vector<float> weights_of(const std::string& name, size_t count, float base) {
+  uint32_t seed = 2166136261u;
+  for (const char c : name) seed = (seed ^ static_cast<uint8_t>(c)) * 16777619u;  // FNV-1a
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t x = static_cast<uint32_t>(i) * 0x9E3779B9u + seed;
+    x = (x ^ (x >> 16)) * 0x21F0AAADu;
+    x = (x ^ (x >> 15)) * 0x735A2D97u;
+    x ^= x >> 15;
+    values[i] = base + static_cast<float>(x >> 8) * 0x1p-24f - 0.5f;
+  }
+  return values;
+}
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  ASSERT_TRUE(file.good()) << path;
+}
+
+/// A model folder as Hugging Face lays it out.
+void write_model(const test::TempDir& folder, const std::string& config_json) {
+  const ModelConfig config = config_from_json(config_json, "config.json");
+  SafetensorsBuilder tensors;
+  for (const ExpectedTensor& tensor : expected_tensors(config, FileFormat::kSafetensors)) {
+    size_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= static_cast<size_t>(dim);
+    const bool ones = tensor.is_norm && config.architecture != Architecture::kGemma3;
+    tensors.add_f32(tensor.file_name, tensor.shape,
+                    weights_of(tensor.file_name, count, ones ? 1.0f : 0.0f));
+  }
+  write(folder.file("config.json"), config_json);
+  write(folder.file("model.safetensors"), tensors.build());
+  write(folder.file("tokenizer.json"), R"({
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+}
+
+std::vector<float> from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+double relative_error(std::span<const float> got, std::span<const float> want) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += std::pow(static_cast<double>(got[i] - want[i]), 2);
+    size += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(error / size);
+}
+
+class Architectures : public testing::TestWithParam<const char*> {};
+
+TEST_P(Architectures, LogitsAreThoseOfTransformers) {
+  std::ifstream file("tests/golden/architectures.json");
+  const json golden = json::parse(file).at(GetParam());
+  const std::vector<float> want = from_hex(golden.at("logits"));
+  const test::TempDir folder;
+  ASSERT_NO_FATAL_FAILURE(write_model(folder, golden.at("config").dump()));
+  const auto model = Model::load(folder.path(), {.compute = ComputeType::kF32, .progress = {}});
+  const auto vocab_size = static_cast<size_t>(model->config().vocab_size);
+  ASSERT_EQ(want.size(), kNumRows * vocab_size);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < kNumTokens; ++i) {
+    tokens.push_back(static_cast<int32_t>((i * i + 7 * i) % 32));
+  }
+
+  Session whole(model);
+  PrefillOptions options;
+  options.num_logit_rows = kNumRows;
+  EXPECT_LT(relative_error(whole.prefill(tokens, options), want), 1e-5);
+
+  const int32_t last = tokens.back();
+  tokens.pop_back();
+  Session parts(model);
+  parts.prefill(tokens);
+  EXPECT_LT(relative_error(parts.decode(last), std::span(want).last(vocab_size)), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Architectures,
+                         testing::Values("llama", "mistral", "qwen2", "qwen3", "gemma3"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,69 @@
+"""Makes tests/golden/architectures.json: small models of every architecture, as transformers computes them.
+
+Per model its config.json, as transformers writes it, and the logits of the last 12 of 150 tokens in f32. The
+weights are not in the file: `weight` below makes them from their names, tests/engine/architecture_test.cc the same.
+
+Run from the root of the tree with the packages torch 2.15 and transformers 5.24: python tests/golden/make_architectures.py
+"""
+import json
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+NUM_TOKENS, NUM_ROWS = 150, 12
+SIZES = dict(hidden_size=48, intermediate_size=80, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+             vocab_size=32, max_position_embeddings=512, num_hidden_layers=3, bos_token_id=None, eos_token_id=None,
+             pad_token_id=None)
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=64)),
+    "mistral": MistralConfig(**SIZES, sliding_window=40),
+    "qwen2": Qwen2Config(**{**SIZES, "head_dim": 64}, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+    "gemma3": Gemma3TextConfig(
+        **SIZES, sliding_window=40, query_pre_attn_scalar=48,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                             sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+}
+
+
+def weight(name, count, base):
+    """base + values in [-0.5, 0.5), different for every name and element."""
+    seed = 2166136261
+    for byte in name.encode():  # FNV-1a
+        seed = (seed ^ byte) * 16777619 & 0xFFFFFFFF
+    x = np.arange(count, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(seed)
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    x = x ^ (x >> np.uint32(15))
+    return np.float32(base) + (x >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
+
+
+def main():
+    tokens = [(i * i + 7 * i) % 32 for i in range(NUM_TOKENS)]
+    golden = {}
+    for name, config in CONFIGS.items():
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        tied = model.config.tie_word_embeddings
+        state = {}
+        for key, tensor in model.state_dict().items():
+            if key == "lm_head.weight" and tied:
+                continue
+            base = 1.0 if "norm" in key and name != "gemma3" else 0.0  # Gemma's norms add the one themselves
+            state[key] = torch.from_numpy(weight(key, tensor.numel(), base).reshape(tensor.shape))
+        missing = model.load_state_dict(state, strict=False).missing_keys
+        assert missing == (["lm_head.weight"] if tied else []), missing
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0, -NUM_ROWS:].numpy()
+        settings = {k: v for k, v in config.to_diff_dict().items() if k != "transformers_version"}
+        golden[name] = {"config": settings, "logits": logits.astype("<f4").tobytes().hex()}
+        print(name, "logits", logits.std(), "tied" if tied else "")
+    with open("tests/golden/architectures.json", "w") as out:
+        json.dump(golden, out, indent=1)
+        out.write("\n")
+
+
+main()
