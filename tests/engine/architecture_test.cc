@@ -11,9 +11,7 @@
 
 #include "fovea/engine/session.h"
 #include "fovea/model_io/model_config.h"
-#include "fovea/model_io/tensor_names.h"
-#include "tests/model_io/safetensors_builder.h"
-#include "tests/support/temp_dir.h"
+#include "tests/engine/made_up_model.h"
 
 namespace fovea {
 namespace {
@@ -22,45 +20,6 @@ using nlohmann::json;
 
 constexpr int64_t kNumTokens = 150;  // more than a page
 constexpr int64_t kNumRows = 12;     // whose logits are known
-
-/// The numbers of make_architectures.py: base + values in [-0.5, 0.5) by the tensor's name.
-std::vector<float> weights_of(const std::string& name, size_t count, float base) {
-  uint32_t seed = 2166136261u;
-  for (const char c : name) seed = (seed ^ static_cast<uint8_t>(c)) * 16777619u;  // FNV-1a
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t x = static_cast<uint32_t>(i) * 0x9E3779B9u + seed;
-    x = (x ^ (x >> 16)) * 0x21F0AAADu;
-    x = (x ^ (x >> 15)) * 0x735A2D97u;
-    x ^= x >> 15;
-    values[i] = base + static_cast<float>(x >> 8) * 0x1p-24f - 0.5f;
-  }
-  return values;
-}
-
-void write(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  ASSERT_TRUE(file.good()) << path;
-}
-
-/// A model folder as Hugging Face lays it out.
-void write_model(const test::TempDir& folder, const std::string& config_json) {
-  const ModelConfig config = config_from_json(config_json, "config.json");
-  SafetensorsBuilder tensors;
-  for (const ExpectedTensor& tensor : expected_tensors(config, FileFormat::kSafetensors)) {
-    size_t count = 1;
-    for (const int64_t dim : tensor.shape) count *= static_cast<size_t>(dim);
-    const bool ones = tensor.is_norm && config.architecture != Architecture::kGemma3;
-    tensors.add_f32(tensor.file_name, tensor.shape,
-                    weights_of(tensor.file_name, count, ones ? 1.0f : 0.0f));
-  }
-  write(folder.file("config.json"), config_json);
-  write(folder.file("model.safetensors"), tensors.build());
-  write(folder.file("tokenizer.json"), R"({
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
-    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
-}
 
 std::vector<float> from_hex(const std::string& hex) {
   std::string bytes;
@@ -88,7 +47,7 @@ TEST_P(Architectures, LogitsAreThoseOfTransformers) {
   const json golden = json::parse(file).at(GetParam());
   const std::vector<float> want = from_hex(golden.at("logits"));
   const test::TempDir folder;
-  ASSERT_NO_FATAL_FAILURE(write_model(folder, golden.at("config").dump()));
+  ASSERT_NO_FATAL_FAILURE(test::write_made_up_model(folder, golden.at("config").dump()));
   const auto model = Model::load(folder.path(), {.compute = ComputeType::kF32, .progress = {}});
   const auto vocab_size = static_cast<size_t>(model->config().vocab_size);
   ASSERT_EQ(want.size(), kNumRows * vocab_size);
