@@ -37,6 +37,11 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   ASSERT_TRUE(file.good()) << path;
 }
 
+/// A tokenizer of one token.
+constexpr const char* kOneTokenJson = R"({
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})";
+
 /// Changes a tensor, known by our name for it, before it is written.
 using EditWeights = std::function<void(const std::string& name, std::vector<float>& values)>;
 
@@ -56,9 +61,7 @@ inline void write_made_up_model(
   }
   write_file(folder.file("config.json"), config_json);
   write_file(folder.file("model.safetensors"), tensors.build());
-  write_file(folder.file("tokenizer.json"), R"({
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
-    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  write_file(folder.file("tokenizer.json"), kOneTokenJson);
 }
 
 }  // namespace fovea::test

@@ -44,11 +44,11 @@ std::string memory_text(int64_t bytes) {
   return fmt::format("{:.0f} KiB", value / 0x1p10);
 }
 
-void check_memory(int64_t bytes, const std::string& what) {
+void check_memory(int64_t bytes, const std::string& what, const std::string& advice) {
   const int64_t available = available_memory_bytes();
   if (bytes > available) {
-    fail(ErrorCode::kOutOfMemory, "{} needs {} of memory, the machine has {} free", what,
-         memory_text(bytes), memory_text(available));
+    fail(ErrorCode::kOutOfMemory, "{} needs {} of memory, the machine has {} free; try {}", what,
+         memory_text(bytes), memory_text(available), advice);
   }
 }
 

@@ -13,7 +13,8 @@ int64_t available_memory_bytes();
 /// "1.5 GiB", "300 MiB", "12 KiB".
 std::string memory_text(int64_t bytes);
 
-/// Throws kOutOfMemory "<what> needs X of memory, the machine has Y free" unless `bytes` fit.
-void check_memory(int64_t bytes, const std::string& what);
+/// Throws kOutOfMemory "<what> needs X of memory, the machine has Y free; try <advice>" unless
+/// `bytes` fit.
+void check_memory(int64_t bytes, const std::string& what, const std::string& advice);
 
 }  // namespace fovea

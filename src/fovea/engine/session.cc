@@ -24,6 +24,10 @@ constexpr int64_t kBreakEvenLen = 2048;
 
 constexpr int64_t kDensePageSize = 128;
 
+void throw_if_cancelled(const PrefillOptions& options) {
+  if (options.cancel != nullptr && options.cancel->load()) throw Cancelled();
+}
+
 }  // namespace
 
 double PrefillReport::density() const {
@@ -205,7 +209,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
     const int64_t step_bytes =
         (ceil_div(end, page_size()) - static_cast<int64_t>(page_table.size())) *
         (cache->page_kv_bytes() + cache->page_stats_bytes());
-    check_memory(step_bytes, fmt::format("KV of a prompt of {} tokens", end));
+    check_memory(step_bytes, fmt::format("KV of a prompt of {} tokens", end), "a shorter prompt");
     grow_pages(end);
     const int64_t max_rows = std::min(chunk_size, end - length());
     if (transformer == nullptr || transformer->max_rows() < max_rows) {
@@ -213,9 +217,6 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
     }
     transformer->reset_report();
 
-    const auto check_cancel = [&] {
-      if (prefill.cancel != nullptr && prefill.cancel->load()) throw Cancelled();
-    };
     const auto total_rows = static_cast<double>(end - length());
     const int64_t first = length();
     while (length() < end) {
@@ -234,7 +235,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
       step.selector = sparse && into_block == 0 ? &in_force : nullptr;
       step.periphery = options.attention.periphery;
       step.prompt_len = end;
-      step.check_cancel = check_cancel;
+      step.check_cancel = [&] { throw_if_cancelled(prefill); };
       step.after_layer = [&](int64_t layers_done) {
         if (!prefill.progress) return;
         const double rows_done =
@@ -344,7 +345,7 @@ std::vector<TokenScore> Session::score(std::span<const int32_t> tokens,
     if (first >= last) return;
     impl.transformer->score(
         tokens.subspan(static_cast<size_t>(first + 1), static_cast<size_t>(last - first)),
-        scores.data() + first);
+        scores.data() + first, [&] { throw_if_cancelled(options); });
   });
   return scores;
 }

@@ -189,7 +189,11 @@ void Transformer::forward(const ForwardStep& step) {
 
   // Between two layers' attention, rows need nothing of each other: a slab goes through the end of
   // one layer and the beginning of the next while it is in a core's cache.
+  const auto check_cancel = [&] {
+    if (step.check_cancel) step.check_cancel();
+  };
   for_each_slab([&](const Slab& slab, Worker& worker) {
+    check_cancel();
     embed(step, slab, worker);
     attention_in(step, 0, slab, worker);
   });
@@ -200,6 +204,7 @@ void Transformer::forward(const ForwardStep& step) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     attend_layer(step, layer);
     for_each_slab([&](const Slab& slab, Worker& worker) {
+      check_cancel();
       attention_out(layer, slab, worker);
       if (layer + 1 < config.num_layers) attention_in(step, layer + 1, slab, worker);
     });
@@ -426,7 +431,8 @@ void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
   }
 }
 
-void Transformer::score(std::span<const int32_t> targets, TokenScore* out) {
+void Transformer::score(std::span<const int32_t> targets, TokenScore* out,
+                        const std::function<void()>& check_cancel) {
   const ModelConfig& config = model_.config();
   const Weights& weights = model_.weights();
   constexpr int64_t kRows = 32;  // logits of a few rows at a time: [32, vocab_size] per thread
@@ -436,6 +442,7 @@ void Transformer::score(std::span<const int32_t> targets, TokenScore* out) {
   report_.work.weight_bytes += weights.output.size_bytes();
   std::vector<Tensor> logits(workers_.size());
   parallel_for(model_.context(), ceil_div(num_targets, kRows), [&](int64_t task, int32_t thread) {
+    check_cancel();
     Tensor& rows = logits[static_cast<size_t>(thread)];
     Worker& worker = *workers_[static_cast<size_t>(thread)];
     if (rows.view().empty()) rows = Tensor(DType::kF32, {kRows, config.vocab_size});

@@ -30,7 +30,8 @@ struct ForwardStep {
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
   /// Called after each layer with layers done; may throw to stop the step.
   std::function<void(int64_t layers_done)> after_layer;
-  /// Called between pieces of work shorter than a second; may throw to stop the step.
+  /// Called between pieces of work shorter than a second, by any thread, also by two at once; may
+  /// throw to stop the step.
   std::function<void()> check_cancel;
 };
 
@@ -58,8 +59,10 @@ class Transformer {
   /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step.
   void logits(int64_t first_row, int64_t num_rows, float* out);
 
-  /// Rates what follows each of rows [0, targets.size()) of the last step.
-  void score(std::span<const int32_t> targets, TokenScore* out);
+  /// Rates what follows each of rows [0, targets.size()) of the last step. `check_cancel` as in
+  /// ForwardStep.
+  void score(std::span<const int32_t> targets, TokenScore* out,
+             const std::function<void()>& check_cancel);
 
   int64_t max_rows() const { return max_rows_; }
   const ForwardReport& report() const { return report_; }
