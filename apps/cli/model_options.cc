@@ -1,7 +1,10 @@
 #include "apps/cli/model_options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
+#include "apps/cli/interrupt.h"
 #include "apps/cli/progress.h"
 #include "fovea/base/error.h"
 #include "fovea/base/parallel.h"
@@ -47,6 +50,9 @@ std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
   options.num_threads = arguments.num_threads;
   ProgressBar bar;
   options.progress = [&bar](double share) {
+    if (interrupted()) {
+      throw Interrupted(fmt::format("had loaded {:.0f} % of the model", share * 100));
+    }
     bar.update("loading the model", static_cast<int64_t>(share * 1000), 1000);
   };
   return Model::load(arguments.path, options);

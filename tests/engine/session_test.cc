@@ -342,6 +342,18 @@ TEST(SessionErrors, ASharedCacheThatIsFullSaysSo) {
   EXPECT_NO_THROW(b.prefill(made_up_tokens(100, 2)));
 }
 
+TEST(Model, AProgressThatThrowsStopsTheLoading) {
+  int num_calls = 0;
+  ModelOptions options;
+  options.progress = [&](double share) {
+    ++num_calls;
+    if (share > 0.3) throw Cancelled();
+    EXPECT_LE(share, 0.3);
+  };
+  EXPECT_THROW(Model::load(kModelPath, options), Cancelled);
+  EXPECT_GT(num_calls, 1);
+}
+
 TEST(ModelErrors, BadOptionsAreRefused) {
   EXPECT_THROW(Model::load(kModelPath, {.num_threads = -1, .progress = {}}), Error);
   EXPECT_THROW(Model::load("models/no_such_model"), Error);
