@@ -128,25 +128,28 @@ TEST(TokenizerJson, SparseIdsLeaveHoles) {
   EXPECT_THAT(tokenizer.encode("a<end>", {.parse_special = true}), ElementsAre(0, 900));
 }
 
-TEST(TokenizerJson, DuplicateKeysCountOnce) {
+TEST(TokenizerJson, RefusesDuplicateKeys) {
   std::string text = small_tokenizer().dump();
-  text.replace(text.find(R"("a":0)"), 5, R"("a":0,"a":0)");
-  EXPECT_THAT(Tokenizer(parse_tokenizer_json(text, {})).encode("abc"), ElementsAre(4));
+  text.replace(text.find(R"("a":0)"), 5, R"("a":0,"a":1)");
+  expect_error(text, {}, ErrorCode::kInvalidFile, "'tokenizer.json': duplicate key 'a'");
+  expect_error(small_tokenizer().dump(), R"({"bos_token": "a", "bos_token": "b"})",
+               ErrorCode::kInvalidFile, "'tokenizer_config.json': duplicate key 'bos_token'");
 }
 
 TEST(TokenizerJson, RefusesWhatIsNotJson) {
   for (const std::string text : {"", "{", "nonsense", "{\"model\": \"\xFF\"}", "1e999999"}) {
-    expect_error(text, {}, ErrorCode::kInvalidFile, "tokenizer.json is not");
+    expect_error(text, {}, ErrorCode::kInvalidFile, "'tokenizer.json': broken JSON");
   }
   expect_error(small_tokenizer().dump(), "[1, 2", ErrorCode::kInvalidFile,
-               "tokenizer_config.json is not");
+               "'tokenizer_config.json': broken JSON");
 }
 
 TEST(TokenizerJson, RefusesDeepNesting) {
-  expect_error(std::string(1'000'000, '['), {}, ErrorCode::kInvalidFile, "must not nest deeper");
+  expect_error(std::string(1'000'000, '['), {}, ErrorCode::kInvalidFile,
+               "nested deeper than 32 levels");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += R"({"model":)";
-  expect_error(objects, {}, ErrorCode::kInvalidFile, "must not nest deeper");
+  expect_error(objects, {}, ErrorCode::kInvalidFile, "nested deeper than 32 levels");
 }
 
 TEST(TokenizerJson, RefusesWrongTypes) {

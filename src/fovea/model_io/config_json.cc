@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "fovea/base/error.h"
+#include "fovea/base/json_file.h"
 #include "fovea/base/shown.h"
-#include "fovea/model_io/json_file.h"
 #include "fovea/model_io/model_config.h"
 
 namespace fovea {

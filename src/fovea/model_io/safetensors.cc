@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "fovea/base/error.h"
+#include "fovea/base/json_file.h"
 #include "fovea/base/shown.h"
-#include "fovea/model_io/json_file.h"
 
 static_assert(std::endian::native == std::endian::little, "header sizes are read as they lie");
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "fovea/base/error.h"
+#include "fovea/base/json_file.h"
 #include "fovea/base/mapped_file.h"
 #include "fovea/base/shown.h"
 
@@ -18,21 +19,6 @@ constexpr int kMaxDepth = 32;  // real files reach 6
 // Ids may leave holes, but no small file may ask for a large vocabulary.
 constexpr int64_t kMaxHoles = 65536;
 constexpr size_t kMaxPatterns = 16;
-
-json parse(std::string_view text, const char* file) {
-  try {
-    return json::parse(text, [file](int depth, json::parse_event_t, json&) {
-      if (depth > kMaxDepth) {
-        fail(ErrorCode::kInvalidFile, "{} must not nest deeper than {}", file, kMaxDepth);
-      }
-      return true;
-    });
-  } catch (const json::parse_error& error) {
-    fail(ErrorCode::kInvalidFile, "{} is not JSON: error at byte {}", file, error.byte);
-  } catch (const json::exception& error) {  // a number that no type holds
-    fail(ErrorCode::kInvalidFile, "{} is not usable JSON: error {}", file, error.id);
-  }
-}
 
 // Member `key` of `object`; nullptr when it is absent or null, or `object` is no object.
 const json* member(const json& object, const char* key) {
@@ -254,7 +240,6 @@ std::string config_chat_template(const json& config) {
 }
 
 void read_config(const json& config, TokenizerData& data) {
-  if (!config.is_object()) fail_type("tokenizer_config.json", "an object", config);
   const std::string bos = config_token(config, "bos_token");
   if (!bos.empty()) data.bos_id = find_token(data, bos);
   data.eos_id = find_token(data, config_token(config, "eos_token"));
@@ -270,7 +255,7 @@ std::string_view as_text(const MappedFile& file) {
 }  // namespace
 
 TokenizerData parse_tokenizer_json(std::string_view tokenizer_json, std::string_view config_json) {
-  const json root = parse(tokenizer_json, "tokenizer.json");
+  const json root = parse_json_object(tokenizer_json, "tokenizer.json", kMaxDepth);
   const json& model = required(root, "model");
   const std::string type = string_member(model, "type");  // old files leave it out
   if (!type.empty() && type != "BPE") {
@@ -296,7 +281,9 @@ TokenizerData parse_tokenizer_json(std::string_view tokenizer_json, std::string_
     data.bos_id = find_token(data, leading_token(*processor));
     data.add_bos = data.bos_id >= 0;
   }
-  if (!config_json.empty()) read_config(parse(config_json, "tokenizer_config.json"), data);
+  if (!config_json.empty()) {
+    read_config(parse_json_object(config_json, "tokenizer_config.json", kMaxDepth), data);
+  }
   check_tokenizer_data(data);
   return data;
 }

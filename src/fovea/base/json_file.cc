@@ -1,4 +1,4 @@
-#include "fovea/model_io/json_file.h"
+#include "fovea/base/json_file.h"
 
 #include <limits>
 #include <set>
