@@ -70,8 +70,9 @@ template <class Isa, class Beside>
 inline void multiply_in_turn(const Products& products, Beside&&) {
   const int64_t head_dim = products.head_dim;
   if (products.num_values > 0) {
-    multiply<Isa, true>(products.values, products.num_values, 1, head_dim, products.p, head_dim,
-                        kGroupKeys / Isa::kPack, products.o);
+    const auto add = products.is_first ? multiply<Isa, false> : multiply<Isa, true>;
+    add(products.values, products.num_values, 1, head_dim, products.p, head_dim,
+        kGroupKeys / Isa::kPack, products.o);
   }
   for (int i = 0; i < products.num_keys; ++i) {
     multiply<Isa, false>(&products.keys[i], 1, Isa::Layout::padded_head_dim(head_dim) / Isa::kPack,
@@ -118,17 +119,24 @@ struct F32Isa {
     multiply_in_turn<Derived>(products, beside);
   }
 
+  // Rows of the group that are past its last key.
+  static void clear_rows(const PackJob& job, float* rows) {
+    const int64_t num = (kGroupKeys - job.num_keys) * job.head_dim;
+    std::memset(rows + job.num_keys * job.head_dim, 0, sizeof(float) * static_cast<size_t>(num));
+  }
+
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {
     auto* k = reinterpret_cast<float*>(keys);
     auto* v = reinterpret_cast<float*>(values);
-    uint32_t any_non_finite = 0;
-    for (int t = 0; t < kGroupKeys; ++t, k += job.head_dim, v += job.head_dim) {
-      if (t >= job.num_keys) {
-        std::memset(k, 0, sizeof(float) * static_cast<size_t>(job.head_dim));
-        std::memset(v, 0, sizeof(float) * static_cast<size_t>(job.head_dim));
-        continue;
+    if (keys != nullptr) {
+      for (int t = 0; t < job.num_keys; ++t) {
+        Layout::copy_row(job.k[t], job.is_bf16, job.head_dim, k + t * job.head_dim);
       }
-      Layout::copy_row(job.k[t], job.is_bf16, job.head_dim, k);
+      clear_rows(job, k);
+    }
+    clear_rows(job, v);
+    uint32_t any_non_finite = 0;
+    for (int t = 0; t < job.num_keys; ++t, v += job.head_dim) {
       Layout::copy_row(job.v[t], job.is_bf16, job.head_dim, v);
       auto* bits = reinterpret_cast<uint32_t*>(values) + t * job.head_dim;
       for (int64_t d = 0; d < job.head_dim; ++d) {

@@ -19,11 +19,18 @@ namespace {
 // Rows of K and V of one (sequence, KV head), or of its blocks' means, on their way to the tiles.
 struct Source {
   int64_t num_keys = 0;
-  PackedKv packed;
+  bool has_keys_in_place = false;      // whole groups of K are read where they are
+  std::vector<const std::byte*> keys;  // per group: in the kernel's layout
+  std::byte* packed_keys = nullptr;    // for those that are not in place
+  std::byte* packed_values = nullptr;  // all groups
   std::vector<uint8_t> is_needed;      // per group: some tile reads it
   std::vector<uint8_t> is_non_finite;  // per group: a value is NaN or Inf, packed as 0
 
   int64_t num_groups() const { return ceil_div(num_keys, kGroupKeys); }
+  // The last group is not whole, so that reading it in place could pass the end of the memory.
+  int64_t num_packed_key_groups() const {
+    return has_keys_in_place ? (num_keys % kGroupKeys != 0 ? 1 : 0) : num_groups();
+  }
 };
 
 struct Unit {
@@ -47,8 +54,8 @@ class Prefill {
       : kernel_(kernel),
         params_(params),
         context_(context),
-        group_bytes_(kernel.key_group_bytes(params.head_dim()) +
-                     kernel.value_group_bytes(params.head_dim())),
+        key_group_bytes_(kernel.key_group_bytes(params.head_dim())),
+        value_group_bytes_(kernel.value_group_bytes(params.head_dim())),
         scratch_bytes_(kernel.scratch_bytes(params.head_dim())),
         scratch_(checked_mul(scratch_bytes_, resolve_num_threads(context), "scratch")) {}
 
@@ -76,8 +83,15 @@ class Prefill {
     if (q_len == 0 || is_decode(params_, s)) return 0;
     const int64_t num_means =
         params_.periphery.enabled() ? kv_len / params_.selection->block_size : 0;
-    const int64_t num_groups = ceil_div(kv_len, kGroupKeys) + ceil_div(num_means, kGroupKeys);
-    const int64_t num_bytes = checked_mul(num_groups, group_bytes_, "packed keys");
+    Source keys, means;
+    keys.num_keys = kv_len;
+    keys.has_keys_in_place = keys_are_in_place();
+    means.num_keys = num_means;
+    int64_t num_bytes = 0;
+    for (const Source* source : {&keys, &means}) {
+      num_bytes += checked_mul(source->num_packed_key_groups(), key_group_bytes_, "packed keys") +
+                   checked_mul(source->num_groups(), value_group_bytes_, "packed values");
+    }
     if (wave_bytes > 0 && wave_bytes + num_bytes > kMaxPackedBytes) return -1;
     Unit& unit = wave.emplace_back();
     unit.sequence = s;
@@ -85,9 +99,19 @@ class Prefill {
     unit.first_row = first_row;
     unit.q_len = q_len;
     unit.kv_len = kv_len;
-    unit.keys.num_keys = kv_len;
-    unit.means.num_keys = num_means;
+    unit.keys = std::move(keys);
+    unit.means = std::move(means);
     return num_bytes;
+  }
+
+  // Whether kGroupKeys rows of K lie one after the other as the kernel wants them: unpadded, of its
+  // own type.
+  bool keys_are_in_place() const {
+    const KvView& kv = params_.kv;
+    const int64_t row_stride = kv.is_paged() ? kv.k.stride[2] : kv.k.stride[0];
+    const int64_t row_bytes = params_.head_dim() * dtype_bytes(kv.k.dtype);
+    return row_stride == params_.head_dim() && row_bytes * kGroupKeys == key_group_bytes_ &&
+           (!kv.is_paged() || kv.page_size % kGroupKeys == 0);
   }
 
   void run_wave(std::deque<Unit>& wave, int64_t num_bytes) {
@@ -95,10 +119,11 @@ class Prefill {
     std::byte* next = packed.data();
     for (Unit& unit : wave) {
       for (Source* source : {&unit.keys, &unit.means}) {
-        source->packed.keys = next;
-        next += source->num_groups() * kernel_.key_group_bytes(params_.head_dim());
-        source->packed.values = next;
-        next += source->num_groups() * kernel_.value_group_bytes(params_.head_dim());
+        source->keys.resize(static_cast<size_t>(source->num_groups()));
+        source->packed_keys = next;
+        next += source->num_packed_key_groups() * key_group_bytes_;
+        source->packed_values = next;
+        next += source->num_groups() * value_group_bytes_;
         source->is_non_finite.assign(static_cast<size_t>(source->num_groups()), 0);
       }
       mark_needed(unit);
@@ -195,9 +220,12 @@ class Prefill {
       job.k[t] = source_row(unit, source, false, first_key + t);
       job.v[t] = source_row(unit, source, true, first_key + t);
     }
-    const bool is_non_finite =
-        kernel_.pack(job, source.packed.keys + group * kernel_.key_group_bytes(job.head_dim),
-                     source.packed.values + group * kernel_.value_group_bytes(job.head_dim));
+    const bool in_place = source.has_keys_in_place && job.num_keys == kGroupKeys;
+    std::byte* const packed_keys =
+        source.packed_keys + (source.has_keys_in_place ? 0 : group * key_group_bytes_);
+    source.keys[static_cast<size_t>(group)] = in_place ? job.k[0] : packed_keys;
+    const bool is_non_finite = kernel_.pack(job, in_place ? nullptr : packed_keys,
+                                            source.packed_values + group * value_group_bytes_);
     if (!is_non_finite) return;
     source.is_non_finite[static_cast<size_t>(group)] = 1;
     unit.any_non_finite.store(true, std::memory_order_relaxed);
@@ -251,9 +279,9 @@ class Prefill {
   void run_tile(const TileTask& task, std::byte* scratch) const {
     TileState state;
     const Unit& unit = *task.unit;
+    int64_t token = task.first / task.num_heads;
+    int64_t head = task.first_head + task.first % task.num_heads;
     for (int64_t i = 0; i < task.num; ++i) {
-      const int64_t token = (task.first + i) / task.num_heads;
-      const int64_t head = task.first_head + (task.first + i) % task.num_heads;
       const int64_t row = unit.first_row + token;
       state.q[i] = q_row(params_.q, row, head);
       state.out[i] = q_row(params_.out, row, head);
@@ -264,18 +292,31 @@ class Prefill {
       const KeyRange range = visible_keys(params_, unit.kv_len - unit.q_len + token, unit.kv_len);
       state.begin[i] = range.begin;
       state.end[i] = range.end;
+      if (++head == task.first_head + task.num_heads) {
+        head = task.first_head;
+        ++token;
+      }
     }
     list_groups(task, state);
     TilePass passes[2];
     int32_t num_passes = 0;
     if (!state.mean_groups.empty()) {
       const auto block_size = static_cast<float>(params_.selection->block_size);
-      passes[num_passes++] = {
-          unit.means.packed, state.mean_groups.data(), std::ssize(state.mean_groups),
-          state.mean_begin,  state.mean_end,           std::log(block_size) / params_.scale()};
+      passes[num_passes++] = {unit.means.keys.data(),
+                              unit.means.packed_values,
+                              state.mean_groups.data(),
+                              std::ssize(state.mean_groups),
+                              state.mean_begin,
+                              state.mean_end,
+                              std::log(block_size) / params_.scale()};
     }
-    passes[num_passes++] = {unit.keys.packed, state.groups.data(), std::ssize(state.groups),
-                            state.begin,      state.end,           0.0f};
+    passes[num_passes++] = {unit.keys.keys.data(),
+                            unit.keys.packed_values,
+                            state.groups.data(),
+                            std::ssize(state.groups),
+                            state.begin,
+                            state.end,
+                            0.0f};
     TileJob job;
     job.head_dim = params_.head_dim();
     job.is_bf16 = params_.q.dtype == DType::kBF16;
@@ -388,7 +429,8 @@ class Prefill {
   const TileKernel& kernel_;
   const AttentionParams& params_;
   const Context& context_;
-  const int64_t group_bytes_;
+  const int64_t key_group_bytes_;
+  const int64_t value_group_bytes_;
   const int64_t scratch_bytes_;
   const Scratch scratch_;
 };

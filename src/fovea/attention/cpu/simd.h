@@ -23,6 +23,14 @@ inline float bf16_to_f32(uint16_t bits) {
   return value;
 }
 
+inline uint16_t f32_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+}
+
 // Minimax polynomials of 2^x on [0, 1], relative error 2.6e-6 and 7.5e-8.
 template <int kDegree>
 struct Exp2Polynomial;
@@ -79,6 +87,15 @@ struct GenericSimd {
     Vec value;
     for (int i = 0; i < kNumLanes; ++i) value[i] = bf16_to_f32(p[i]);
     return value;
+  }
+  /// Elements of 32 bits, each the bf16 of `low` and above it that of `high`.
+  static Vec pair_bf16(Vec low, Vec high) {
+    Vec pairs;
+    for (int i = 0; i < kNumLanes; ++i) {
+      const uint32_t pair = f32_to_bf16(low[i]) | static_cast<uint32_t>(f32_to_bf16(high[i])) << 16;
+      std::memcpy(reinterpret_cast<char*>(&pairs) + 4 * i, &pair, sizeof(pair));
+    }
+    return pairs;
   }
   static Vec broadcast(float value) { return value - Vec{}; }
   static Vec max(Vec a, Vec b) { return a > b ? a : b; }
@@ -149,6 +166,21 @@ struct Avx512Simd : GenericSimd<16> {
   static Vec load_bf16(const uint16_t* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
+  }
+  static Vec pair_bf16(Vec low, Vec high) {
+    const __m512i low_bits = _mm512_srli_epi32(round_to_bf16(low), 16);
+    const __m512i high_bits = round_to_bf16(high);
+    // high & 0xffff0000 | low
+    return (__m512)_mm512_ternarylogic_epi32(high_bits, low_bits, _mm512_set1_epi32(-65536), 0xec);
+  }
+  // The upper halves are bf16, rounded to nearest even.
+  static __m512i round_to_bf16(Vec a) {
+    const __m512i bits = (__m512i)a;
+    const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7fff));
+    const __m512i quiet_nan = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    return _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half),
+                                 _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet_nan);
   }
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }

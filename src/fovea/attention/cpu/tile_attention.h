@@ -43,14 +43,6 @@ constexpr int64_t round_up(int64_t value) {
   return (value + kAlign - 1) / kAlign * kAlign;
 }
 
-inline uint16_t f32_to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
-}
-
 /// S^T = K Q^T of num_keys groups and O^T += V^T P^T of num_values groups, either may be none.
 struct Products {
   static constexpr int kMaxGroups = 4;
@@ -63,6 +55,7 @@ struct Products {
   const std::byte* values[kMaxGroups] = {};
   const float* p = nullptr;
   float* o = nullptr;
+  bool is_first = false;  // O is not initialised: = instead of +=
 };
 
 template <class Isa>
@@ -105,7 +98,7 @@ class TileAttention {
       has_item = next_item(*next);
       mask(*current);
       if constexpr (Isa::kOverlaps) {
-        if (is_plain(*current)) {
+        if (can_overlap(*previous, *current)) {
           overlap(*previous, *current, has_item ? next : nullptr);
         } else {
           multiply(previous, has_item ? next : nullptr);
@@ -121,7 +114,7 @@ class TileAttention {
       next = spare;
     }
     if constexpr (Isa::kOverlaps) multiply(previous, nullptr);
-    for (int i = 0; i < num_subtiles_; ++i) store_outputs(subtile(i));
+    for (int i = 0; i < num_subtiles_; ++i) store_outputs(i);
   }
 
  private:
@@ -151,6 +144,7 @@ class TileAttention {
   struct Item {
     const TilePass* pass = nullptr;
     int subtile = 0;
+    bool is_first = false;  // of its subtile
     int num_groups = 0;
     KeyGroup groups[kBatchGroups] = {};
     float *s = nullptr, *p = nullptr;
@@ -177,7 +171,6 @@ class TileAttention {
                             rows_ + r * row_elements);
     }
     transpose_elements(rows_, row_elements, tile.q, kRows, kRows, row_elements);
-    std::memset(tile.o, 0, sizeof(float) * static_cast<size_t>(job_.head_dim * kRows));
     for (int r = 0; r < kRows; ++r) {
       tile.max[r] = kMinusInfinity;
       tile.shift[r] = 0;
@@ -212,6 +205,8 @@ class TileAttention {
     if (item.num_groups == 0) return false;
     item.pass = &pass;
     item.subtile = subtile_idx;
+    item.is_first = !has_items_[subtile_idx];
+    has_items_[subtile_idx] = true;
     item.s = scratch_ + parity_ * kBatchGroups * kKeys * kRows;
     item.p = scratch_ + offsets_.p + parity_ * kBatchGroups * kWeightRows * kRows;
     parity_ ^= 1;
@@ -226,16 +221,16 @@ class TileAttention {
       const int64_t bytes = Isa::Layout::value_group_bytes(job_.head_dim);
       products.num_values = weighed->num_groups;
       for (int i = 0; i < weighed->num_groups; ++i) {
-        products.values[i] = weighed->pass->kv.values + weighed->groups[i].index * bytes;
+        products.values[i] = weighed->pass->values + weighed->groups[i].index * bytes;
       }
       products.p = weighed->p;
       products.o = subtile(weighed->subtile).o;
+      products.is_first = weighed->is_first;
     }
     if (wanted != nullptr) {
-      const int64_t bytes = Isa::Layout::key_group_bytes(job_.head_dim);
       products.num_keys = wanted->num_groups;
       for (int i = 0; i < wanted->num_groups; ++i) {
-        products.keys[i] = wanted->pass->kv.keys + wanted->groups[i].index * bytes;
+        products.keys[i] = wanted->pass->keys[wanted->groups[i].index];
       }
       products.q = subtile(wanted->subtile).q;
       products.s = wanted->s;
@@ -287,9 +282,17 @@ class TileAttention {
     }
   }
 
-  // Whether every row has a maximum, which will probably do for the next keys too: weights are then
-  // taken against them at once, and taken again in the rare case that one is above 2^kSlackLog2.
-  bool is_plain(const Item& item) const { return !is_huge_ && is_settled_[item.subtile]; }
+  // Whether the item's weights can be taken while its neighbours are multiplied. Once every row has
+  // a maximum it will probably do for the next keys too; where a weight turns out above
+  // 2^kSlackLog2 they are taken again. Raising a maximum rescales O, which the previous item may be
+  // adding to.
+  bool can_overlap(const Item& previous, const Item& item) {
+    if (!is_settled_[item.subtile]) {
+      if (previous.num_groups > 0 && previous.subtile == item.subtile) return false;
+      raise_max(item, subtile(item.subtile));
+    }
+    return !is_huge_;
+  }
 
   static constexpr int kPieceKeys = 8;
 
@@ -352,7 +355,6 @@ class TileAttention {
   void weigh(const Item& item) {
     const Subtile tile = subtile(item.subtile);
     raise_max(item, tile);
-    num_groups_seen_[item.subtile] += item.num_groups;
     Vec sums[kVecs] = {}, top = {};
     for (int piece = 0; piece < num_pieces(item); ++piece) {
       if (is_huge_) {
@@ -405,42 +407,64 @@ class TileAttention {
       }
     }
     is_settled_[item.subtile] = is_settled;
-    if (num_groups_seen_[item.subtile] == 0) return;  // O is still of zeros
+    if (item.is_first) return;  // O has nothing yet
     for (int64_t d = 0; d < job_.head_dim; ++d) {
       for (int r = 0; r < kRows; ++r) tile.o[d * kRows + r] *= factor[r];
     }
   }
 
-  void store_outputs(const Subtile& tile) {
+  void store_outputs(int subtile_idx) {
+    const Subtile tile = subtile(subtile_idx);
     const int64_t head_dim = job_.head_dim;
-    transpose_elements(tile.o, kRows, rows_, head_dim, head_dim, kRows);
+    alignas(64) float inverse[kRows];
+    finish_sums(tile, inverse);
+    if (!has_items_[subtile_idx]) {
+      std::memset(tile.o, 0, sizeof(float) * static_cast<size_t>(head_dim * kRows));
+    }
+    const int64_t row_elements = job_.is_bf16 ? head_dim / 2 : head_dim;
+    for (int v = 0; v < kRows; v += kLanes) {
+      const Vec factor = Simd::load(inverse + v);
+      for (int64_t i = 0; i < row_elements; ++i) {
+        if (job_.is_bf16) {
+          const float* const pair = tile.o + 2 * i * kRows + v;
+          Simd::store(tile.o + i * kRows + v, Simd::pair_bf16(Simd::load(pair) * factor,
+                                                              Simd::load(pair + kRows) * factor));
+        } else {
+          float* const o = tile.o + i * kRows + v;
+          Simd::store(o, Simd::load(o) * factor);
+        }
+      }
+    }
+    transpose_elements(tile.o, kRows, rows_, row_elements, row_elements, kRows);
+    for (int r = 0; r < tile.num_rows; ++r) {
+      std::memcpy(job_.out[tile.first_row + r], rows_ + r * row_elements,
+                  sizeof(float) * static_cast<size_t>(row_elements));
+    }
+  }
+
+  // What each row of O is multiplied by at the end, sinks taken in, and lse.
+  void finish_sums(const Subtile& tile, float* inverse) const {
+    for (int v = 0; v < kRows; v += kLanes) {
+      const Vec sum = Simd::load(tile.sum + v);
+      const Vec zero = {};
+      Simd::store(inverse + v, sum == zero ? zero : 1.0f / sum);
+    }
+    if (job_.sinks == nullptr && job_.lse[tile.first_row] == nullptr) return;
     for (int r = 0; r < tile.num_rows; ++r) {
       const int row = tile.first_row + r;
       float max = tile.max[r] == kMinusInfinity ? kMinusInfinity
                   : is_huge_                    ? tile.max[r] * job_.softmax_scale
                                                 : tile.shift[r] * (1 / kLog2E);
       float sum = tile.sum[r];
-      float factor = 1;  // of what has been summed, against the sink
       if (job_.sinks != nullptr) {
         const float sink = job_.sinks[row];
         const float new_max = max > sink ? max : sink;
-        factor = max == new_max ? 1.0f : expf(max - new_max);
+        const float factor = max == new_max ? 1.0f : expf(max - new_max);  // of what was summed
         if (new_max != kMinusInfinity) sum = sum * factor + expf(sink - new_max);
         max = new_max;
+        inverse[r] = sum == 0 ? 0.0f : factor / sum;
       }
-      const bool is_empty = sum == 0;
-      const float inverse = is_empty ? 0.0f : factor / sum;
-      if (job_.lse[row] != nullptr) {
-        *job_.lse[row] = is_empty ? kMinusInfinity : max + logf(sum);
-      }
-      const float* o = rows_ + r * head_dim;
-      if (job_.is_bf16) {
-        auto* out = reinterpret_cast<uint16_t*>(job_.out[row]);
-        for (int64_t d = 0; d < head_dim; ++d) out[d] = f32_to_bf16(o[d] * inverse);
-      } else {
-        auto* out = reinterpret_cast<float*>(job_.out[row]);
-        for (int64_t d = 0; d < head_dim; ++d) out[d] = o[d] * inverse;
-      }
+      if (job_.lse[row] != nullptr) *job_.lse[row] = sum == 0 ? kMinusInfinity : max + logf(sum);
     }
   }
 
@@ -451,7 +475,7 @@ class TileAttention {
   float* const rows_;
   int num_subtiles_ = 0;
   bool is_huge_ = false;
-  int64_t num_groups_seen_[Isa::kSubtiles] = {};
+  bool has_items_[Isa::kSubtiles] = {};
   bool is_settled_[Isa::kSubtiles] = {};  // every row has seen a key
   // Where next_item() is.
   int32_t pass_idx_ = 0;

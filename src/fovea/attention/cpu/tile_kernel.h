@@ -16,15 +16,11 @@ struct KeyGroup {
   uint32_t keys;
 };
 
-/// Keys of one (sequence, KV head), in the kernel's own layout, groups one after the other.
-struct PackedKv {
-  std::byte* keys = nullptr;
-  std::byte* values = nullptr;
-};
-
-/// One walk over packed keys: the KV cache, or the means of its blocks.
+/// One walk over the keys of a (sequence, KV head), or over the means of its blocks. K and V are in
+/// the kernel's own layout: K wherever each group is, V one group after the other.
 struct TilePass {
-  PackedKv kv;
+  const std::byte* const* keys = nullptr;  // by group index
+  const std::byte* values = nullptr;
   const KeyGroup* groups = nullptr;  // [num_groups]
   int64_t num_groups = 0;
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed,
@@ -42,7 +38,7 @@ struct TileJob {
   int32_t num_passes = 0;
   const float* sinks = nullptr;     // [num_rows]; null without sinks
   std::byte* const* out = nullptr;  // [num_rows]
-  float* const* lse = nullptr;      // [num_rows]; null where nobody asks
+  float* const* lse = nullptr;      // [num_rows]; all null where nobody asks
 };
 
 /// Up to kGroupKeys rows of K and V on their way into the packed layout.
@@ -83,7 +79,8 @@ struct TileKernel {
   int64_t (*key_group_bytes)(int64_t head_dim);
   int64_t (*value_group_bytes)(int64_t head_dim);
   int64_t (*scratch_bytes)(int64_t head_dim);  // of one thread, 64-byte aligned
-  /// Returns whether a value was NaN or Inf.
+  /// Rows of K that lie one after the other, unpadded and of the kernel's own type, are in its
+  /// layout already: `keys` may then be null. Returns whether a value was NaN or Inf.
   bool (*pack)(const PackJob& job, std::byte* keys, std::byte* values);
   void (*attend)(const TileJob& job, std::byte* scratch);
   void (*decode)(const DecodeJob& job);

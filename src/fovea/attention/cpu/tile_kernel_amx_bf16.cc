@@ -85,11 +85,18 @@ struct AmxBf16Isa {
   template <bool kIsWhole, class Beside>
   static void accumulate(const Products& products, int64_t d, float* c, Beside&& beside) {
     constexpr int64_t kValueTile = 16 * 64;
-    _tile_loadd(0, c, 4 * kRows);
-    _tile_loadd(1, c + 16, 4 * kRows);
-    if constexpr (kIsWhole) {
-      _tile_loadd(2, c + 16 * kRows, 4 * kRows);
-      _tile_loadd(3, c + 16 * kRows + 16, 4 * kRows);
+    if (products.is_first) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    } else {
+      _tile_loadd(0, c, 4 * kRows);
+      _tile_loadd(1, c + 16, 4 * kRows);
+      if constexpr (kIsWhole) {
+        _tile_loadd(2, c + 16 * kRows, 4 * kRows);
+        _tile_loadd(3, c + 16 * kRows + 16, 4 * kRows);
+      }
     }
     for (int g = 0; g < products.num_values; ++g) {
       const float* const p = products.p + g * 16 * kRows;
@@ -142,7 +149,7 @@ struct AmxBf16Isa {
 
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {
     alignas(64) uint32_t pairs[16 * 256];
-    pack_keys(job, keys);
+    if (keys != nullptr) pack_keys(job, keys);
     const bool any_non_finite = interleave_values(job, pairs);
     transpose_elements(reinterpret_cast<const float*>(pairs), job.head_dim,
                        reinterpret_cast<float*>(values), 16, 16, job.head_dim);

@@ -30,7 +30,7 @@ struct Avx512Bf16Isa {
   }
 
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {
-    pack_keys(job, keys);
+    if (keys != nullptr) pack_keys(job, keys);
     return interleave_values(job, reinterpret_cast<uint32_t*>(values));
   }
 };
