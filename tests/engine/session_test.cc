@@ -362,5 +362,28 @@ TEST(ModelErrors, BadOptionsAreRefused) {
   }
 }
 
+// Pages that a dense prompt or the answer has filled get their statistics before a later prompt
+// selects among them: what another text left in the same pages must not matter.
+TEST(Session, SelectsAmongPagesThatWereFilledDensely) {
+  SessionOptions options = sparse_options(SelectorMethod::kWitness, 0.3f);
+  options.attention.min_sparse_len = 1500;
+  const std::vector<int32_t> first = made_up_tokens(1100, 1), second = made_up_tokens(1000, 2);
+  const auto read_both = [&](Session& session) {
+    session.prefill(first);
+    EXPECT_FALSE(session.report().sparse);
+    const std::vector<float> logits = copy(session.prefill(second));
+    EXPECT_TRUE(session.report().sparse);
+    return logits;
+  };
+  Session fresh(needle(), options);
+  const std::vector<float> want = read_both(fresh);
+
+  options.cache = std::make_shared<KvCache>(kv_cache_shape(*needle(), options.attention, 4096));
+  Session used(needle(), options);
+  used.prefill(made_up_tokens(4096, 3));
+  used.reset();
+  EXPECT_EQ(read_both(used), want);
+}
+
 }  // namespace
 }  // namespace fovea

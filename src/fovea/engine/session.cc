@@ -50,6 +50,8 @@ struct Session::Impl {
   void truncate(int64_t new_length);
   void check_tokens(std::span<const int32_t> more) const;
   void grow_pages(int64_t new_length);
+  /// Runs a step that appends `more`: the text grows by it, pages that selected have statistics.
+  void forward(ForwardStep step);
   int64_t reuse_prefix(std::span<const int32_t> prompt, int64_t least_new, bool sparse);
   void publish_pages(bool sparse);
   bool decide_sparse(int64_t prompt_len);
@@ -67,6 +69,7 @@ struct Session::Impl {
   std::unique_ptr<Transformer> transformer;
   std::vector<int32_t> tokens;
   std::vector<int32_t> page_table;
+  int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed
   std::vector<float> logits;
   PrefillReport report;
 };
@@ -115,6 +118,7 @@ void Session::Impl::truncate(int64_t new_length) {
     page_table.pop_back();
   }
   tokens.resize(static_cast<size_t>(new_length));
+  num_stats_pages = std::min(num_stats_pages, new_length / page_size());
 }
 
 void Session::Impl::check_tokens(std::span<const int32_t> more) const {
@@ -140,6 +144,16 @@ void Session::Impl::grow_pages(int64_t new_length) {
          new_length, needed, cache->num_available());
   }
   for (int64_t i = 0; i < needed; ++i) page_table.push_back(cache->acquire());
+}
+
+void Session::Impl::forward(ForwardStep step) {
+  step.position = length();
+  step.cache = cache.get();
+  step.page_table = page_table;
+  step.num_stats_pages = num_stats_pages;
+  transformer->forward(step);
+  tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
+  if (step.selector != nullptr) num_stats_pages = length() / page_size();
 }
 
 /// Whether the prompt is read sparsely; says why not in the report.
@@ -170,6 +184,7 @@ int64_t Session::Impl::reuse_prefix(std::span<const int32_t> prompt, int64_t lea
     tokens.insert(tokens.end(), page_tokens.begin(), page_tokens.end());
     found += page_size();
   }
+  if (sparse) num_stats_pages = found / page_size();
   return found;
 }
 
@@ -229,9 +244,6 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
       const auto offset = static_cast<size_t>(position - start_length);
       ForwardStep step;
       step.tokens = prompt.subspan(offset, static_cast<size_t>(count));
-      step.position = position;
-      step.cache = cache.get();
-      step.page_table = page_table;
       step.selector = sparse && into_block == 0 ? &in_force : nullptr;
       step.periphery = options.attention.periphery;
       step.prompt_len = end;
@@ -243,8 +255,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
             static_cast<double>(count * layers_done) / static_cast<double>(config().num_layers);
         prefill.progress(rows_done / total_rows);
       };
-      transformer->forward(step);
-      tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
+      forward(step);
       after_step(static_cast<int64_t>(offset), count);
     }
   } catch (...) {
@@ -321,17 +332,13 @@ std::span<const float> Session::decode(int32_t token) {
   try {
     ForwardStep step;
     step.tokens = tokens;
-    step.position = position;
-    step.cache = impl.cache.get();
-    step.page_table = impl.page_table;
     step.prompt_len = position + 1;
-    impl.transformer->forward(step);
+    impl.forward(step);
     impl.transformer->logits(0, 1, impl.logits.data());
   } catch (...) {
     impl.truncate(position);
     throw;
   }
-  impl.tokens.push_back(token);
   return impl.logits;
 }
 

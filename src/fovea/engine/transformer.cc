@@ -339,13 +339,13 @@ void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
   report_.attention_s += seconds_since(attention_start);
 }
 
-/// Statistics of the pages that this step filled, then the lists of its query blocks.
+/// Statistics of the pages that have none yet, then the lists of the step's query blocks.
 void Transformer::select_layer(const ForwardStep& step, int64_t layer, const TensorView& q,
                                const KvView& kv, const RaggedBatch& batch) {
   const BlockStatsView& stats = step.cache->stats(layer);
   const int64_t block_size = step.selector->block_size;
   const int64_t end_block = (step.position + num_rows_) / block_size;
-  compute_block_stats(kv, 0, step.position / block_size, end_block, 0, stats, model_.context());
+  compute_block_stats(kv, 0, step.num_stats_pages, end_block, 0, stats, model_.context());
 
   SelectorParams params;
   params.q = q;
