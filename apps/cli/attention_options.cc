@@ -92,6 +92,8 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "streaming: last tokens kept");
   add_choice(command, "--periphery", options.periphery, "none", false, "mean", true,
              "Whether blocks that are not read are seen through their means");
+  add_choice(command, "--decode", options.sparse_decode, "dense", false, "sparse", true,
+             "Whether the answer's tokens read everything, or the selector's blocks too");
 }
 
 AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options) {
@@ -103,6 +105,7 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
   if (parsed.num_witnesses) settings.selector->num_witnesses = *parsed.num_witnesses;
   settings.periphery = options.periphery;
   settings.min_sparse_len = options.min_sparse_len;
+  settings.sparse_decode = options.sparse_decode;
   check_argument(options.min_sparse_len >= -1, "--min-sparse-len must be -1 or more, is {}",
                  options.min_sparse_len);
   check_selector_settings(*settings.selector);

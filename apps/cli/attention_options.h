@@ -16,6 +16,7 @@ namespace fovea::cli {
 struct AttentionOptions {
   SelectorSettings selector;
   bool periphery = false;
+  bool sparse_decode = false;
   int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };
 

@@ -69,14 +69,33 @@ class LengthBench {
     if (row.attention == "dense") dense_logits_.assign(logits.begin(), logits.end());
     if (!dense_logits_.empty()) row.agreement = compare_logits(dense_logits_, logits, vocab_size);
 
-    int32_t token = argmax(logits.last(static_cast<size_t>(vocab_size)));
-    const int64_t room =
-        std::min(length + plan_.decode_tokens, model_.config().context_length) - length;
-    for (int64_t i = 0; i < room; ++i) {
+    decode(session, argmax(logits.last(static_cast<size_t>(vocab_size))), row);
+  }
+
+  /// Times steps behind the prompt just read. All attentions are given the tokens that dense chose,
+  /// which comes first, so that their logits can be compared.
+  void decode(Session& session, int32_t token, BenchRow& row) {
+    const int64_t steps = std::min(plan_.decode_tokens, session.room());
+    std::vector<float> all_logits;
+    std::vector<int32_t> chosen;
+    for (int64_t i = 0; i < steps; ++i) {
       if (prefill_.cancel != nullptr && prefill_.cancel->load()) throw Cancelled();
+      if (!dense_answer_.empty()) token = dense_answer_[static_cast<size_t>(i)];
+      chosen.push_back(token);
       const auto start = Clock::now();
-      token = argmax(session.decode(token));
+      const auto logits = session.decode(token);
+      token = argmax(logits);
       row.itl_ms.push_back(milliseconds_since(start));
+      all_logits.insert(all_logits.end(), logits.begin(), logits.end());
+    }
+    row.decode_density = session.decode_density();
+    if (row.attention == "dense") {
+      dense_answer_ = chosen;
+      dense_decode_logits_ = all_logits;
+    }
+    if (!dense_answer_.empty()) {
+      row.decode_agreement =
+          compare_logits(dense_decode_logits_, all_logits, model_.config().vocab_size);
     }
   }
 
@@ -125,7 +144,8 @@ class LengthBench {
   PrefillOptions prefill_;
   std::vector<Session> sessions_;
   std::vector<BenchRow> rows_;
-  std::vector<float> dense_logits_;
+  std::vector<float> dense_logits_, dense_decode_logits_;
+  std::vector<int32_t> dense_answer_;
 };
 
 // Dense comes first in the warm-up, because the others' answers are compared with its own.

@@ -19,7 +19,7 @@ struct BenchPlan {
   std::vector<AttentionSettings> attentions;  // beside their names
   int64_t repetitions = 3;
   int64_t agreement_rows = 128;  // last positions over which answers are compared with dense
-  int64_t decode_tokens = 32;    // for itl
+  int64_t decode_tokens = 32;    // for itl and its agreement
   int64_t chunk_size = 0;
 };
 
@@ -39,8 +39,10 @@ struct BenchRow {
   std::vector<double> density;         // one a repetition
   std::vector<PrefillReport> reports;  // one a repetition
   std::vector<double> itl_ms;          // decode right behind a prompt of the length
+  double decode_density = 1;           // of these steps
   std::optional<Agreement> agreement;  // empty without dense beside it
-  int64_t peak_memory_bytes = 0;       // of the process, weights included
+  std::optional<Agreement> decode_agreement;  // of these steps, on the tokens that dense chose
+  int64_t peak_memory_bytes = 0;              // of the process, weights included
 };
 
 /// KL and top-1 of logits [num_rows, vocab_size] against dense's.

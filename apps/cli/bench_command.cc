@@ -45,27 +45,29 @@ std::vector<double> phase_samples(const BenchRow& row, PhaseMember member) {
   return samples;
 }
 
+nlohmann::json agreement_json(const std::optional<Agreement>& agreement) {
+  if (!agreement) return nullptr;
+  return {{"num_rows", agreement->num_rows},
+          {"top1_share", agreement->top1_share},
+          {"mean_kl", agreement->mean_kl}};
+}
+
 nlohmann::json row_json(const BenchRow& row, int64_t num_q_heads) {
-  nlohmann::json json = {
-      {"length", row.length},
-      {"attention", row.attention},
-      {"ttft_ms", summary_json(row.ttft_ms)},
-      {"attention_ms", summary_json(phase_samples(row, &PhaseTimes::attention_ms))},
-      {"selection_ms", summary_json(phase_samples(row, &PhaseTimes::selection_ms))},
-      {"matmul_ms", summary_json(phase_samples(row, &PhaseTimes::matmul_ms))},
-      {"other_ms", summary_json(phase_samples(row, &PhaseTimes::other_ms))},
-      {"speedup", summary_json(row.speedup)},
-      {"density", summary_json(row.density)},
-      {"itl_ms", summary_json(row.itl_ms)},
-      {"agreement", nullptr},
-      {"peak_memory_bytes", row.peak_memory_bytes},
-      {"prefill", to_json(row.reports.back(), num_q_heads, true)}};
-  if (row.agreement) {
-    json["agreement"] = {{"num_rows", row.agreement->num_rows},
-                         {"top1_share", row.agreement->top1_share},
-                         {"mean_kl", row.agreement->mean_kl}};
-  }
-  return json;
+  return {{"length", row.length},
+          {"attention", row.attention},
+          {"ttft_ms", summary_json(row.ttft_ms)},
+          {"attention_ms", summary_json(phase_samples(row, &PhaseTimes::attention_ms))},
+          {"selection_ms", summary_json(phase_samples(row, &PhaseTimes::selection_ms))},
+          {"matmul_ms", summary_json(phase_samples(row, &PhaseTimes::matmul_ms))},
+          {"other_ms", summary_json(phase_samples(row, &PhaseTimes::other_ms))},
+          {"speedup", summary_json(row.speedup)},
+          {"density", summary_json(row.density)},
+          {"itl_ms", summary_json(row.itl_ms)},
+          {"decode_density", row.decode_density},
+          {"agreement", agreement_json(row.agreement)},
+          {"decode_agreement", agreement_json(row.decode_agreement)},
+          {"peak_memory_bytes", row.peak_memory_bytes},
+          {"prefill", to_json(row.reports.back(), num_q_heads, true)}};
 }
 
 std::string median_ms(const std::vector<double>& samples) {
@@ -80,8 +82,8 @@ std::string spread_ms(const std::vector<double>& samples) {
 void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
   Table times({"length", "attention", "ttft", "min - max", "attention", "selection", "matmul",
                "other", "speed-up"});
-  Table costs({"length", "attention", "density", "top-1", "mean KL", "itl", "kv", "statistics",
-               "scratch", "peak memory"});
+  Table costs({"length", "attention", "density", "top-1", "mean KL", "itl", "itl density",
+               "itl top-1", "kv", "statistics", "scratch", "peak memory"});
   std::set<std::string> notes;
   for (const BenchRow& row : rows) {
     const std::string length = fmt::format("{}", row.length);
@@ -95,7 +97,9 @@ void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
     costs.add_row({length, row.attention, format_percent(median(row.density)),
                    row.agreement ? format_percent(row.agreement->top1_share) : "-",
                    row.agreement ? fmt::format("{:.4f}", row.agreement->mean_kl) : "-",
-                   median_ms(row.itl_ms), format_bytes(static_cast<double>(report.kv_bytes)),
+                   median_ms(row.itl_ms), format_percent(row.decode_density),
+                   row.decode_agreement ? format_percent(row.decode_agreement->top1_share) : "-",
+                   format_bytes(static_cast<double>(report.kv_bytes)),
                    format_bytes(static_cast<double>(report.stats_bytes)),
                    format_bytes(static_cast<double>(report.selection_scratch_bytes)),
                    format_bytes(static_cast<double>(row.peak_memory_bytes))});
@@ -106,8 +110,11 @@ void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
       rows.begin(), rows.end(), [](const BenchRow& row) { return row.agreement.has_value(); });
   fmt::print("\nMedians of {} repetitions, each on a fresh prompt; rivals in turn.", repetitions);
   if (agreement != rows.end()) {
-    fmt::print(" Top-1 and KL: against dense, over the last {} positions of one prompt.",
-               agreement->agreement->num_rows);
+    fmt::print(
+        " Top-1 and KL: against dense, over the last {} positions of one prompt; itl top-1: over "
+        "the "
+        "tokens behind it, as dense chose them.",
+        agreement->agreement->num_rows);
   }
   fmt::print("\n");
   for (const std::string& note : notes) fmt::print("{}\n", note);

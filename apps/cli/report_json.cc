@@ -31,7 +31,8 @@ nlohmann::json to_json(const AttentionSettings& settings) {
           {"streaming_local_tokens", selector.streaming_local_tokens},
           {"num_witnesses", selector.num_witnesses},
           {"aggregation", selector.aggregation == Aggregation::kSum ? "sum" : "max"},
-          {"periphery", settings.periphery ? "mean" : "none"}};
+          {"periphery", settings.periphery ? "mean" : "none"},
+          {"decode", settings.sparse_decode ? "sparse" : "dense"}};
 }
 
 nlohmann::json to_json(const PrefillReport& report, int64_t num_q_heads, bool head_density) {

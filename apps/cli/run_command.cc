@@ -87,6 +87,8 @@ std::string summary_line(const RunOptions& options, const GenerateResult& result
       options.attention, format_percent(result.prefill.density()), result.tokens.size());
   if (!result.itl_ms.empty())
     line += fmt::format(" at {:.1f} tokens/s", result.decode_tokens_per_s());
+  if (result.decode_density < 1)
+    line += fmt::format(", decode density {}", format_percent(result.decode_density));
   line += fmt::format(", stopped by {}", stop_reason_name(result.stop));
   return result.prefill.note.empty() ? line : line + "; " + result.prefill.note;
 }
@@ -111,6 +113,7 @@ nlohmann::json run_json(const RunOptions& options, const Model& model, const Pro
   json["itl_ms"] = summary_json(result.itl_ms);
   json["output_tokens_per_s"] = result.decode_tokens_per_s();
   json["density"] = result.prefill.density();
+  json["decode_density"] = result.decode_density;
   json["prefill"] = to_json(result.prefill, config.num_q_heads, true);
   json["weight_bytes"] = model.weight_bytes();
   json["peak_memory_bytes"] = peak_memory_bytes();

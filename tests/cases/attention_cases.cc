@@ -446,6 +446,17 @@ std::vector<AttentionCase> make_cases() {
        .num_kv_heads = 2,
        .lists = Lists::kRandom,
        .has_periphery = true});
+  for (const int64_t q_len : {1, 3}) {
+    add({.name = fmt::format("lists_decode_{}_in_place", q_len),
+         .q_lens = {q_len, q_len, q_len},
+         .kv_lens = {2000, 129 + q_len, 1100},
+         .num_q_heads = 6,
+         .num_kv_heads = 2,
+         .window_left = q_len == 1 ? -1 : 700,
+         .has_sinks = q_len == 3,
+         .page_size = 64,
+         .lists = Lists::kSomeEmpty});
+  }
   add({.name = "many_means",
        .q_lens = {64},
        .kv_lens = {2600},

@@ -15,6 +15,7 @@
 #include "fovea/engine/page_key.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/sampling.h"
+#include "fovea/selector/selection_rules.h"
 
 namespace fovea {
 namespace {
@@ -383,6 +384,39 @@ TEST(Session, SelectsAmongPagesThatWereFilledDensely) {
   used.prefill(made_up_tokens(4096, 3));
   used.reset();
   EXPECT_EQ(read_both(used), want);
+}
+
+TEST(Session, SparseDecodeOfEverythingIsDenseAndItsPagesGetStatistics) {
+  const std::vector<int32_t> prompt = made_up_tokens(200, 5), answer = made_up_tokens(70, 6);
+  // Budget 1 keeps every block, but by the way of statistics, scores and lists.
+  SessionOptions options = sparse_options(SelectorMethod::kWitness, 1);
+  options.attention.selector->block_size = 32;
+  options.attention.sparse_decode = true;
+  Session sparse(needle(), options), dense(needle());
+  sparse.prefill(prompt);
+  dense.prefill(prompt);
+  for (const int32_t token : answer) {
+    const std::vector<float> want = copy(dense.decode(token));
+    ASSERT_LT(relative_error(sparse.decode(token), want), 0.02);
+  }
+  EXPECT_EQ(sparse.decode_density(), 1);
+}
+
+TEST(Session, SparseDecodeReadsTheShareAskedFor) {
+  SessionOptions options = sparse_options(SelectorMethod::kRescue, 0.2f);
+  options.attention.sparse_decode = true;
+  Session session(needle(), options);
+  session.prefill(made_up_tokens(5000, 7));
+  EXPECT_EQ(session.decode_density(), 1) << "no step yet";
+  for (int i = 0; i < 3; ++i) session.decode(5);
+  const std::vector<int32_t> budget = budget_counts(*options.attention.selector, 40);
+  EXPECT_EQ(session.decode_density(), budget.back() / 40.0);
+
+  options.attention.min_sparse_len = 6000;  // below it decode is dense
+  Session aside(needle(), options);
+  aside.prefill(made_up_tokens(5000, 7));
+  aside.decode(5);
+  EXPECT_EQ(aside.decode_density(), 1);
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
     result.ttft_ms = ms_between(start, std::chrono::steady_clock::now());
   }
   say(decoder.flush());
+  result.decode_density = session.decode_density();
   return result;
 }
 

@@ -38,6 +38,7 @@ struct GenerateResult {
   double ttft_ms = 0;
   /// Gaps between tokens, the end token included: one fewer than tokens chosen.
   std::vector<double> itl_ms;
+  double decode_density = 1;  // kept share of the causal pairs while decoding
   PrefillReport prefill;
 
   /// Output tokens per second after the first; 0 with fewer than two.

@@ -24,16 +24,18 @@ constexpr int64_t kBreakEvenLen = 2048;
 
 constexpr int64_t kDensePageSize = 128;
 
+double share_kept(int64_t kept_pairs, int64_t causal_pairs) {
+  return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
+                          : 1.0;
+}
+
 void throw_if_cancelled(const PrefillOptions& options) {
   if (options.cancel != nullptr && options.cancel->load()) throw Cancelled();
 }
 
 }  // namespace
 
-double PrefillReport::density() const {
-  return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
-                          : 1.0;
-}
+double PrefillReport::density() const { return share_kept(kept_pairs, causal_pairs); }
 
 double PrefillReport::forced_share() const {
   return kept_pairs > 0 ? static_cast<double>(forced_pairs) / static_cast<double>(kept_pairs) : 0.0;
@@ -54,6 +56,7 @@ struct Session::Impl {
   void forward(ForwardStep step);
   int64_t reuse_prefix(std::span<const int32_t> prompt, int64_t least_new, bool sparse);
   void publish_pages(bool sparse);
+  int64_t least_sparse_len() const;
   bool decide_sparse(int64_t prompt_len);
   /// Reads `prompt`; after each step calls `after_step(first_row_in_prompt, num_rows)`.
   void read(std::span<const int32_t> prompt, const PrefillOptions& prefill, int64_t least_new,
@@ -156,11 +159,15 @@ void Session::Impl::forward(ForwardStep step) {
   if (step.selector != nullptr) num_stats_pages = length() / page_size();
 }
 
+int64_t Session::Impl::least_sparse_len() const {
+  const int64_t asked = options.attention.min_sparse_len;
+  return std::max(selector->min_sparse_len, asked >= 0 ? asked : kBreakEvenLen);
+}
+
 /// Whether the prompt is read sparsely; says why not in the report.
 bool Session::Impl::decide_sparse(int64_t prompt_len) {
   if (!selector) return false;
-  const int64_t asked = options.attention.min_sparse_len;
-  const int64_t least = std::max(selector->min_sparse_len, asked >= 0 ? asked : kBreakEvenLen);
+  const int64_t least = least_sparse_len();
   if (prompt_len >= least) return true;
   report.note =
       fmt::format("read densely: {} tokens are below the break-even length {}", prompt_len, least);
@@ -293,6 +300,7 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.stats_bytes = num_pages * cache->page_stats_bytes();
   report.selection_scratch_bytes = done.selection_scratch_bytes;
   report.activation_bytes = transformer->activation_bytes();
+  transformer->reset_report();  // what follows is decode
 }
 
 Session::Session(std::shared_ptr<const Model> model, const SessionOptions& options)
@@ -333,6 +341,14 @@ std::span<const float> Session::decode(int32_t token) {
     ForwardStep step;
     step.tokens = tokens;
     step.prompt_len = position + 1;
+    SelectorSettings in_force = impl.selector.value_or(SelectorSettings{});
+    if (impl.options.attention.sparse_decode && impl.selector &&
+        step.prompt_len >= impl.least_sparse_len()) {
+      in_force.min_sparse_len = 0;
+      in_force.dense_tail_blocks = 0;  // of prompts
+      step.selector = &in_force;
+      step.periphery = impl.options.attention.periphery;
+    }
     impl.forward(step);
     impl.transformer->logits(0, 1, impl.logits.data());
   } catch (...) {
@@ -363,6 +379,12 @@ int64_t Session::room() const { return impl_->max_len - impl_->length(); }
 const std::vector<int32_t>& Session::tokens() const { return impl_->tokens; }
 const Model& Session::model() const { return *impl_->model; }
 const PrefillReport& Session::report() const { return impl_->report; }
+
+double Session::decode_density() const {
+  if (impl_->transformer == nullptr) return 1;
+  const ForwardReport& done = impl_->transformer->report();
+  return share_kept(done.kept_pairs, done.causal_pairs);
+}
 WorkDone Session::work() const {
   return impl_->transformer != nullptr ? impl_->transformer->report().work : WorkDone{};
 }

@@ -18,7 +18,7 @@ namespace fovea {
 
 class KvCache;  // engine/kv_cache.h
 
-/// How the layers attend while a prompt is read. Decode is always dense.
+/// How the layers attend.
 struct AttentionSettings {
   std::optional<SelectorSettings> selector;  // empty: dense
   bool periphery = false;                    // unselected blocks are seen through their means
@@ -26,6 +26,9 @@ struct AttentionSettings {
   /// -1 for the length at which the two were measured to cost the same. The selector's own
   /// min_sparse_len counts as well.
   int64_t min_sparse_len = -1;
+  /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
+  /// of that length would be read sparsely; if not, it reads all keys.
+  bool sparse_decode = false;
 };
 
 struct SessionOptions {
@@ -146,6 +149,8 @@ class Session {
   const Model& model() const;
   /// Of the last prefill() or score().
   const PrefillReport& report() const;
+  /// Kept share of the causal pairs over the decode steps since; 1 when dense.
+  double decode_density() const;
   /// Since the last prefill() or score() began: decode() adds to it.
   WorkDone work() const;
 

@@ -88,10 +88,14 @@ void check_batch(const SelectorParams& params) {
                    kv_len);
     check_argument(kv_len / block_size < std::numeric_limits<int32_t>::max(),
                    "kv_lens[{}] must have fewer than 2^31 blocks, got {} keys", s, kv_len);
+    const int64_t first_position = kv_len - q_len;
     check_argument(
-        (kv_len - q_len) % block_size == 0 || q_len == 0,
-        "first query position of sequence {} must be a multiple of block_size {}, got {}", s,
-        block_size, kv_len - q_len);
+        first_position % block_size == 0 || q_len == 0 ||
+            first_position / block_size == (kv_len - 1) / block_size,
+        "queries of sequence {} must start at a multiple of block_size {} or stay in one block, "
+        "got "
+        "positions {} ... {}",
+        s, block_size, first_position, kv_len - 1);
     const int64_t num_blocks = ceil_div(kv_len, block_size);
     if (params.kv.is_paged()) {
       check_argument(num_blocks <= params.kv.page_table_stride,

@@ -75,7 +75,8 @@ SelectorMethod parse_selector_method(std::string_view name);
 ///
 /// Every sequence's first query position kv_len - q_len must be a multiple of block_size, so that
 /// no query block is split between two calls: with causal quantiles the lists then depend on
-/// nothing but the query block and the pages before it, bit for bit.
+/// nothing but the query block and the pages before it, bit for bit. Queries that stay in one block
+/// may start anywhere, as those of decode do: they are judged by themselves.
 struct SelectorParams {
   TensorView q;  // [total_q, num_q_heads, head_dim], after RoPE
   KvView kv;     // read by `oracle` only; gives types, heads and page table to all

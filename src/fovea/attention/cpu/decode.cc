@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "fovea/attention/cpu/rows.h"
@@ -15,13 +16,15 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// One sequence and KV head. Row r is query token r / group_size of q head r % group_size of the
-// group.
+// Heads of one sequence that read the same keys: the group of a KV head, or with a selection one
+// head and its list. Row r is query token r / num_heads of head first_head + r % num_heads.
 struct Unit {
   int64_t sequence, kv_head;
-  int64_t num_rows;
-  int64_t begin, end;     // keys that any row sees
-  int64_t first_partial;  // in rows, where its partial results start
+  int64_t first_head, num_heads, num_rows;
+  std::span<const int32_t> blocks = {};  // the list, without a selection none
+  // Keys that any row sees, numbered as they come: along the list, without one by position.
+  int64_t begin = 0, end = 0;
+  int64_t first_partial = 0;  // in rows, where its partial results start
   int64_t num_splits() const { return ceil_div(end - begin, kSplitKeys); }
 };
 
@@ -31,7 +34,8 @@ class Decode {
       : kernel_(kernel), params_(params), context_(context), partial_size_(params.head_dim() + 2) {
     for (int64_t s = 0; s < params.batch.batch_size; ++s) {
       if (!is_decode(params, s)) continue;
-      for (int64_t h = 0; h < params.kv.num_kv_heads(); ++h) add_unit(s, h);
+      const int64_t num_heads = params.selection == nullptr ? params.group_size() : 1;
+      for (int64_t h = 0; h < params.num_q_heads(); h += num_heads) add_unit(s, h, num_heads);
     }
   }
 
@@ -56,29 +60,53 @@ class Decode {
     int64_t index;
   };
 
+  // Position of the unit's key i.
+  int64_t position(const Unit& unit, int64_t i) const {
+    if (params_.selection == nullptr) return i;
+    const int64_t block_size = params_.selection->block_size;
+    return unit.blocks[static_cast<size_t>(i / block_size)] * block_size + i % block_size;
+  }
+
+  // How many of the unit's keys stand before `position`.
+  int64_t num_before(const Unit& unit, int64_t position) const {
+    if (params_.selection == nullptr) return position;
+    const int64_t block_size = params_.selection->block_size, block = position / block_size;
+    const auto found = std::lower_bound(unit.blocks.begin(), unit.blocks.end(), block);
+    const bool is_listed = found != unit.blocks.end() && *found == block;
+    return (found - unit.blocks.begin()) * block_size + (is_listed ? position % block_size : 0);
+  }
+
+  // The unit's keys that row r sees.
   KeyRange row_range(const Unit& unit, int64_t r) const {
     const int64_t first_row = params_.batch.q_offsets[unit.sequence];
     const int64_t q_len = params_.batch.q_offsets[unit.sequence + 1] - first_row;
     const int64_t kv_len = params_.batch.kv_lens[unit.sequence];
-    return visible_keys(params_, kv_len - q_len + r / params_.group_size(), kv_len);
+    const KeyRange range = visible_keys(params_, kv_len - q_len + r / unit.num_heads, kv_len);
+    return {static_cast<int32_t>(num_before(unit, range.begin)),
+            static_cast<int32_t>(num_before(unit, range.end))};
   }
 
-  void add_unit(int64_t s, int64_t kv_head) {
+  void add_unit(int64_t s, int64_t first_head, int64_t num_heads) {
     const int64_t q_len = params_.batch.q_offsets[s + 1] - params_.batch.q_offsets[s];
-    Unit unit{s, kv_head, q_len * params_.group_size(), 0, 0, num_partials_};
+    Unit unit{s, first_head / params_.group_size(), first_head, num_heads, q_len * num_heads};
+    if (params_.selection != nullptr) {
+      const BlockSelectionView& selection = *params_.selection;
+      const int64_t list = first_head * selection.num_q_blocks + selection.q_block_offsets[s];
+      unit.blocks = {selection.blocks + selection.begin[list],
+                     static_cast<size_t>(selection.len[list])};
+    }
     unit.begin = row_range(unit, 0).begin;
     unit.end = std::max<int64_t>(unit.begin, row_range(unit, unit.num_rows - 1).end);
+    unit.first_partial = num_partials_;
     num_partials_ += unit.num_splits() * unit.num_rows;
     for (int64_t i = 0; i < unit.num_splits(); ++i) splits_.push_back({units_.size(), i});
     units_.push_back(unit);
   }
 
   int64_t q_index(const Unit& unit, int64_t r) const {
-    return params_.batch.q_offsets[unit.sequence] + r / params_.group_size();
+    return params_.batch.q_offsets[unit.sequence] + r / unit.num_heads;
   }
-  int64_t q_head(const Unit& unit, int64_t r) const {
-    return unit.kv_head * params_.group_size() + r % params_.group_size();
-  }
+  int64_t q_head(const Unit& unit, int64_t r) const { return unit.first_head + r % unit.num_heads; }
   // Outputs [num_rows, head_dim] of one split, then maxima [num_rows], then sums [num_rows].
   float* partial(const Unit& unit, int64_t split) const {
     return partials_ + (unit.first_partial + split * unit.num_rows) * partial_size_;
@@ -89,9 +117,10 @@ class Decode {
     const int64_t end = std::min(unit.end, first + kSplitKeys);
     const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
     int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
-    for (int64_t t = first; t < end; ++t) {
-      k[t - first] = key_row(params_.kv, params_.kv.k, unit.sequence, unit.kv_head, t);
-      v[t - first] = key_row(params_.kv, params_.kv.v, unit.sequence, unit.kv_head, t);
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t t = position(unit, i);
+      k[i - first] = key_row(params_.kv, params_.kv.k, unit.sequence, unit.kv_head, t);
+      v[i - first] = key_row(params_.kv, params_.kv.v, unit.sequence, unit.kv_head, t);
     }
     for (int64_t r = 0; r < unit.num_rows; ++r) {
       q[r] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
@@ -168,7 +197,11 @@ class Decode {
 
 bool is_decode(const AttentionParams& params, int64_t s) {
   const int64_t q_len = params.batch.q_offsets[s + 1] - params.batch.q_offsets[s];
-  return params.selection == nullptr && q_len > 0 && q_len <= kMaxDecodeRows / params.group_size();
+  if (q_len == 0 || q_len > kMaxDecodeRows / params.group_size()) return false;
+  if (params.selection == nullptr) return true;
+  const int64_t kv_len = params.batch.kv_lens[s], block_size = params.selection->block_size;
+  return !params.periphery.enabled() &&
+         (kv_len - q_len) / block_size == (kv_len - 1) / block_size;  // one list for all tokens
 }
 
 void decode(const TileKernel& kernel, const AttentionParams& params, const Context& context) {
