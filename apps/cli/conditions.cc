@@ -24,8 +24,8 @@ std::string instruction_set() {
   return features.avx2 ? "avx2" : "portable";
 }
 
-constexpr std::array<std::string_view, 6> kNotFlags = {"--model", "--file",   "--prompt",
-                                                       "--json",  "--output", "--system"};
+constexpr std::array<std::string_view, 7> kNotFlags = {"--model",  "--file",   "--prompt", "--json",
+                                                       "--output", "--system", "--trace"};
 
 using Field = std::pair<const char*, std::string Conditions::*>;
 constexpr std::array<Field, 13> kFields = {{

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,6 +38,7 @@ struct KernelsOptions {
   AttentionOptions knobs;
   bool json = false;
   std::string output;
+  std::string device_file;
 };
 
 // What one row of the table and of the JSON says.
@@ -226,6 +228,27 @@ nlohmann::json kernels_json(const KernelsRun& run, const KernelShape& shape,
   return json;
 }
 
+// The best rates of the run, as `fovea worth --device FILE` reads them.
+nlohmann::ordered_json device_json(const KernelsRun& run, const KernelShape& shape,
+                                   const std::string& lengths, const std::string& hardware) {
+  const auto best = [&](const char* figure) {
+    double rate = 0;
+    for (const KernelRow& row : run.rows()) {
+      if (row.density == 1) rate = std::max(rate, row.figures.value(figure, 0.0));
+    }
+    return rate;
+  };
+  nlohmann::ordered_json device;
+  device["description"] = hardware;
+  device["source"] = fmt::format("measured: fovea kernels, {} q and {} kv heads of {}, {} tokens",
+                                 shape.num_q_heads, shape.num_kv_heads, shape.head_dim, lengths);
+  device["gemm_tflops"][std::string(dtype_name(shape.dtype))] = run.gemm_gflops() / 1e3;
+  device["copy_gbps"] = run.copy_gb_per_s();
+  device["attention_tflops"] = best("gflops") / 1e3;
+  device["attention_gbps"] = best("kv_gb_per_s");
+  return {{"this machine", device}};
+}
+
 void print_text(const KernelsRun& run, const KernelShape& shape) {
   fmt::print(
       "one layer, {} q and {} kv heads of {}, {}; this machine in the same run: GEMM {:.0f} "
@@ -256,6 +279,8 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
   const KernelShape shape = make_shape(options);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
+  std::optional<OutputFile> device_file;
+  if (!options.device_file.empty()) device_file.emplace(options.device_file);
 
   KernelsRun run(options, shape);
   for (const int64_t length : lengths) run.measure(length, methods);
@@ -276,6 +301,10 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
   conditions.tokens_counted = "none, kernels alone";
   const nlohmann::json json = kernels_json(run, shape, conditions);
   if (output) output->write(json.dump(2) + "\n");
+  if (device_file) {
+    device_file->write(device_json(run, shape, options.lengths, conditions.hardware).dump(2) +
+                       "\n");
+  }
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
   } else {
@@ -307,6 +336,10 @@ void add_kernels_command(CLI::App& app) {
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
+  command
+      ->add_option("--device-file", options->device_file,
+                   "Write this machine's rates for 'fovea worth --device FILE'")
+      ->type_name("FILE");
   options->knobs.selector.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(
@@ -317,7 +350,9 @@ void add_kernels_command(CLI::App& app) {
       "Examples:\n"
       "  fovea kernels\n"
       "  fovea kernels -m model.gguf --lengths 8K --attention rescue,witness\n"
-      "  fovea kernels --q-heads 9 --kv-heads 3 --head-dim 64 --dtype f32 --json");
+      "  fovea kernels --q-heads 9 --kv-heads 3 --head-dim 64 --dtype f32 --json\n"
+      "  fovea kernels --device-file mine.json && fovea worth --model Qwen3-32B --device "
+      "mine.json");
   command->callback([options, command] { kernels(*options, *command); });
 }
 

@@ -16,6 +16,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/prompt.h"
 #include "apps/cli/report_json.h"
+#include "apps/cli/step_trace.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
@@ -37,6 +38,7 @@ struct RunOptions {
   bool ignore_eos = false;
   bool json = false;
   std::string output;
+  std::string trace;
 };
 
 // All that can be wrong with options is found before the model is loaded.
@@ -47,6 +49,10 @@ void check_options(const RunOptions& options) {
   check_argument(options.chunk_size >= 0, "--chunk-size must not be negative, is {}",
                  options.chunk_size);
   if (!options.prompt.length.empty()) parse_tokens(options.prompt.length, "--length");
+  check_argument(options.trace != "-", "--trace needs a file: standard output holds the answer");
+  check_argument(options.trace.empty() || options.trace != options.output,
+                 "--trace and --output name the same file, {}", options.trace);
+  if (!options.trace.empty()) OutputFile{options.trace};  // throws unless it can be written
 }
 
 GenerateResult answer(Session& session, const Prompt& prompt, const RunOptions& options,
@@ -135,10 +141,16 @@ void run(const RunOptions& options, const CLI::App& command) {
   session_options.max_len =
       prompt_tokens +
       std::min(options.max_new_tokens, model->config().context_length - prompt_tokens);
+  Conditions conditions = model_conditions(*model, command);
+  std::optional<StepTrace> trace;
+  if (!options.trace.empty()) {
+    trace.emplace(options.trace,
+                  fmt::format("fovea: {} on {}", conditions.model, conditions.hardware));
+    session_options.observer = &*trace;
+  }
   Session session(model, session_options);
   const GenerateResult result = answer(session, prompt, options, !options.json);
 
-  Conditions conditions = model_conditions(*model, command);
   conditions.prompt_length = fmt::format("{} tokens", result.prompt_tokens);
   conditions.answer_length = fmt::format("{} tokens", result.tokens.size());
   conditions.tokens_counted = "ttft: prompt; tokens/s out: output after the first";
@@ -151,6 +163,7 @@ void run(const RunOptions& options, const CLI::App& command) {
     std::fflush(stdout);
     fmt::print(stderr, "{}\n{}\n", summary_line(options, result), to_line(conditions));
   }
+  if (trace) trace->finish();
   if (result.stop == StopReason::kCancelled) {
     throw Interrupted(fmt::format("had read {} tokens and written {}", result.prompt_tokens,
                                   result.tokens.size()));
@@ -188,6 +201,11 @@ void add_run_command(CLI::App& app) {
   command->add_flag("--json", options->json, "Print JSON instead of the text");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
+  command
+      ->add_option("--trace", options->trace,
+                   "Write where each step's time went, for 'fovea trace' and Perfetto; .gz is "
+                   "compressed")
+      ->type_name("FILE");
   add_prompt_options(*command, options->prompt);
   add_sampling_options(*command, *options);
   add_attention_options(*command, options->knobs);
@@ -196,7 +214,9 @@ void add_run_command(CLI::App& app) {
       "Examples:\n"
       "  fovea run -m model.gguf -p 'Name three rivers.'\n"
       "  fovea run -m model.gguf -f report.txt -p ' Summarise this.' --attention rescue -n 200\n"
-      "  cat report.txt | fovea run -m model.gguf -f - --attention witness --density 0.05 --json");
+      "  cat report.txt | fovea run -m model.gguf -f - --attention witness --density 0.05 --json\n"
+      "  fovea run -m model.gguf -f report.txt -n 50 --trace run.json.gz && fovea trace "
+      "run.json.gz");
   command->callback([options, command] { run(*options, *command); });
 }
 

@@ -218,7 +218,8 @@ void write_perfetto(const TraceOptions& options, const TraceReport& report,
   if (options.json) return;
   fmt::print("wrote {} events to {}{}: open it in https://ui.perfetto.dev\n", summary.num_written,
              options.perfetto,
-             summary.num_left_out > 0
+             summary.num_written == 0 ? ", for nothing lies between --from and --to"
+             : summary.num_left_out > 0
                  ? fmt::format(" ({} more did not fit; narrow it with --from and --to)",
                                summary.num_left_out)
                  : "");

@@ -126,6 +126,43 @@ TEST(Families, Defaults) {
        "copy"},
       {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(P)",
        "elementwise"},
+      {"sparse_attention", "attention"},
+      {"select_blocks", "selection"},
+      {"block_statistics", "selection"},
+      {"write_kv_pages", "kv_write"},
+      {"gate_up_matmul", "matmul"},
+      {"output_rms_norm", "norm_rope_act"},
+      {"rope_table", "norm_rope_act"},
+      {"residual_add", "elementwise"},
+      {"sampling", "sampling"},
+      {"bookkeeping", "other"},
+      {"void fovea::cuda::prefill_kernel<fovea::cuda::PrefillTraits<__nv_bfloat16, 128, true> "
+       ">(fovea::cuda::PrefillMaps, fovea::cuda::PrefillParams)",
+       "attention"},
+      {"_ZN5fovea4cuda14prefill_kernelINS0_13PrefillTraitsI13__nv_bfloat16Li128ELb1EEEEEv",
+       "attention"},
+      {"fovea::cuda::(anonymous namespace)::split_plan_kernel(fovea::cuda::PrefillParams, int)",
+       "attention"},
+      {"void fovea::cuda::(anonymous namespace)::combine_kernel<__half>(P, int)", "attention"},
+      {"void fovea::cuda::select_kernel<fovea::cuda::SelectTraits<128, 2, 4> >(P)", "selection"},
+      {"void fovea::cuda::(anonymous namespace)::block_stats_kernel<128>(P)", "selection"},
+      {"fovea::cuda::(anonymous namespace)::prefix_kernel(P)", "selection"},
+      // Look-alikes that name what they serve.
+      {"void deep_gemm::sm90_fp8_mqa_logits<128u, 64u>(P)", "selection"},
+      {"void deep_gemm::sm90_fp8_paged_mqa_logits<64u, 64u>(P)", "selection"},
+      {"void vllm::topKPerRowDecode<1024, true>(float const*)", "selection"},
+      {"void vllm::indexer_k_quant_and_cache_kernel<__nv_bfloat16>(P)", "kv_write"},
+      {"_fused_qk_rope_cat_and_cache_mla_kernel", "kv_write"},
+      {"_silu_mul_fp8_quant_deep_gemm", "norm_rope_act"},
+      {"_ZN5aiter43fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32E", "matmul"},
+      {"_ZN5aiter27pa_bf16_noquant_gqa8_1tg_4wE", "attention"},
+      {"_ZN5aiter30mla_pfl_bf16_a16w16_causal_subE", "attention"},
+      {"void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<P> >(P)", "norm_rope_act"},
+      {"void tensorrt_llm::kernels::topKStage2Sampling<float, 256>(P)", "sampling"},
+      {"_combine_sampled_and_draft_tokens_kernel", "sampling"},
+      {"_prepare_prefill_inputs_kernel", "other"},
+      {"void unary_gated_op_kernel<&op_silu, float>(float const*)", "elementwise"},
+      {"write_req_to_token_pool_triton", "other"},
       {"triton_tem_fused_mm_3", "unknown"},
       {"triton_tem_fused_flex_attention_0", "unknown"},
       {"my_secret_kernel", "unknown"},
@@ -182,6 +219,8 @@ TEST(StepLabel, EnginesAnnotations) {
       {"step[EXTEND bs=15 toks=15360]", Phase::kPrefill, 15, 15360, 0},
       {"step[DECODE bs=8]", Phase::kDecode, 0, 0, 8},
       {"step[MIXED bs=3 toks=77]", Phase::kMixed, -1, 77, -1},
+      {"decode[bs=8]", Phase::kDecode, 0, 0, 8},
+      {"executeStep: 2 ctx reqs, 0 gen reqs", Phase::kPrefill, 2, -1, 0},
       {"step[IDLE]", Phase::kUnlabelled, -1, -1, -1},
       {"step[prefill bs=1 toks=512]", Phase::kPrefill, 1, 512, 0},
       {"[Executor] _forward_step 12: 1 ctx reqs, 100 ctx tokens, 3 gen reqs", Phase::kMixed, 1, 100,
@@ -202,8 +241,9 @@ TEST(StepLabel, EnginesAnnotations) {
 }
 
 TEST(StepLabel, OtherNamesAreNoSteps) {
-  for (const char* name : {"", "decode", "gpu_model_runner: forward", "execute_model",
-                           "## Call Compiled ##", "step", "nccl:all_reduce"}) {
+  for (const char* name :
+       {"", "decode", "gpu_model_runner: forward", "execute_model", "## Call Compiled ##", "step",
+        "nccl:all_reduce", "tokens[bs", "model[layer=3]"}) {
     EXPECT_FALSE(parse_step_label(name).has_value()) << name;
   }
   EXPECT_FALSE(parse_step_label(std::string(5000, 'x') + "step[DECODE]").has_value());

@@ -183,6 +183,50 @@ TEST(Trap, WorkOnTheThreadThatAskedForItNeedsNoLaunch) {
   EXPECT_EQ(find(report, "missing_correlation"), nullptr);
 }
 
+TEST(Trap, NsightReportsMadeChromeTraces) {
+  // Kernels without correlation, streams by name, the range as the device saw it on a track of its
+  // own; the host's range lies in the same process and must not be matched by the clock.
+  const auto event = [](const char* category, const char* name, const char* track, int ts,
+                        int dur) {
+    return fmt::format(
+        R"({{"ph": "X", "cat": "{}", "name": "{}", "pid": " Device 0", "tid": "{}", "ts": {}, "dur": {}, "args": {{}}}})",
+        category, name, track, ts, dur);
+  };
+  TraceBuilder builder;
+  builder.raw(event("nvtx", "execute_context_0(0)_generation_4(4)", "NVTX Thread 9", 0, 5000));
+  builder.raw(
+      event("nvtx-kernel", "execute_context_1(64)_generation_0(0)", "NVTX Kernel 9", 90, 110));
+  builder.raw(event("cuda", "flash_fwd_kernel", "Stream 7", 100, 50));
+  builder.raw(event("cuda", "nvjet_tst_64x8", "Stream 7", 150, 50));
+  builder.raw(event("cuda", "nvjet_tst_64x8", "Stream 7", 1000, 50));
+  builder.raw(event("cuda_api", "cudaLaunchKernel", "CUDA API Thread 9", 10, 5));
+  const TraceReport report = analyse(builder);
+  ASSERT_NE(report.phase(Phase::kPrefill), nullptr);
+  EXPECT_NEAR(report.phase(Phase::kPrefill)->kernel_us, 100, 1e-6);
+  EXPECT_NEAR(report.phase(Phase::kPrefill)->attention.low, 0.5, 1e-6);
+  EXPECT_EQ(report.phase(Phase::kDecode), nullptr);
+  EXPECT_NEAR(report.phase(Phase::kUnlabelled)->kernel_us, 50, 1e-6);
+}
+
+TEST(Trap, ARangeThatOnlyCallsItselfDecodeIsNoStep) {
+  TraceBuilder builder;
+  builder.annotation("decode_step_3", 0, 1000).launched(kMatmul, 1, 100, 50);
+  const TraceReport report = analyse(builder);
+  EXPECT_EQ(report.phase(Phase::kDecode), nullptr);
+  ASSERT_NE(find(report, "no_steps"), nullptr);
+  EXPECT_NE(find(report, "no_steps")->message.find("'decode_step_3'"), std::string::npos);
+}
+
+TEST(Idle, IsNotTheWaitForLaunchesThatAProfilerSlows) {
+  TraceBuilder builder;
+  builder.launch(50, 1, 20, "cudaGraphLaunch");
+  builder.kernel(kMatmul, 50, 1000, 100).kernel(kMatmul, 50, 1100, 100);
+  builder.launched(kMatmul, 1, 1300, 100);  // one by one, 100 us late
+  const TraceReport report = analyse(builder);
+  EXPECT_FALSE(report.idle_share.has_value());
+  EXPECT_NE(report.idle_withheld_because.find("one by one"), std::string::npos);
+}
+
 TEST(Idle, IsTheComplementOfTheUnionWithCopiesBusy) {
   TraceBuilder builder;
   builder.launch(50, 1, 20, "cudaGraphLaunch");

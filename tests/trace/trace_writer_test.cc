@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -47,8 +48,36 @@ TEST(TraceWriter, WhatItWritesTheReaderReads) {
   EXPECT_EQ(json["traceEvents"][3]["args"]["layer"], "0");
 }
 
+TEST(TraceWriter, NamesInGzAreCompressed) {
+  const TemporaryFile file("", ".json.gz");
+  TraceWriter writer(file.path());
+  for (int i = 0; i < 1000; ++i) {
+    writer.write({.name = "matmul", .category = "kernel", .ts_us = 10.0 * i, .dur_us = 5});
+  }
+  writer.finish();
+  const TraceReport report = analyse_trace(file.path(), FamilyTable());
+  EXPECT_TRUE(report.file.compressed);
+  EXPECT_EQ(report.total.num_kernels, 1000);
+  EXPECT_LT(report.file.file_bytes * 5, report.file.json_bytes);
+}
+
+TEST(TraceWriter, WhatIsLeftBehindWithoutFinishIsReadable) {
+  const TemporaryFile file("");
+  TraceWriter(file.path()).write({.name = "matmul", .category = "kernel", .dur_us = 5});
+  EXPECT_EQ(parse_file(file.path())["traceEvents"].size(), 1u);
+}
+
 TEST(TraceWriter, PathsThatCannotBeWritten) {
   EXPECT_THROW(TraceWriter("/does/not/exist/out.json"), Error);
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  TraceWriter writer("/dev/full");
+  for (int i = 0; i < 10'000; ++i) writer.write({.name = "matmul", .category = "kernel"});
+  try {
+    writer.finish();
+    FAIL() << "a full disk was not noticed";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "cannot write '/dev/full': No space left on device");
+  }
 }
 
 TEST(Cut, KeepsTheWindowAndTheShares) {
@@ -89,6 +118,10 @@ TEST(Cut, SaysWhatItLeftOutAndRefusesToOverwriteItsInput) {
   EXPECT_EQ(summary.num_written, 5);
   EXPECT_EQ(summary.num_left_out, 15);
   EXPECT_THROW(write_cut(in.path(), in.path(), FamilyTable(), {}), Error);
+  const std::string other_name =
+      testing::TempDir() + "./" + in.path().substr(testing::TempDir().size());
+  EXPECT_THROW(write_cut(in.path(), other_name, FamilyTable(), {}), Error);
+  EXPECT_EQ(analyse_trace(in.path(), FamilyTable()).total.num_kernels, 10);  // still whole
   EXPECT_THROW(write_cut(in.path(), out.path(), FamilyTable(), {.from_us = 5, .to_us = 5}), Error);
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "fovea/base/error.h"
+#include "fovea/engine/step_observer.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/tokenizer/tokenizer.h"
 
@@ -61,7 +62,7 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
     return text.empty() || !options.on_text || options.on_text(text);
   };
 
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = StepClock::now();
   PrefillOptions prefill = options.prefill;
   prefill.num_logit_rows = 1;
   std::span<const float> logits = session.prefill(prompt, prefill);
@@ -70,8 +71,13 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
   auto before = start;
   result.stop = StopReason::kMaxTokens;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    const auto sampling_start = StepClock::now();
     const int32_t token = sampler.sample(logits);
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = StepClock::now();
+    if (session.observer() != nullptr) {
+      session.observer()->record({StepOp::kSampling, -1, sampling_start,
+                                  std::chrono::duration<double>(now - sampling_start).count()});
+    }
     if (i == 0) {
       result.ttft_ms = ms_between(start, now);
     } else {
@@ -100,7 +106,7 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
     logits = session.decode(token);
   }
   if (options.max_new_tokens == 0) {
-    result.ttft_ms = ms_between(start, std::chrono::steady_clock::now());
+    result.ttft_ms = ms_between(start, StepClock::now());
   }
   say(decoder.flush());
   result.decode_density = session.decode_density();

@@ -8,6 +8,7 @@
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/memory.h"
 #include "fovea/engine/page_key.h"
+#include "fovea/engine/step_observer.h"
 #include "fovea/engine/transformer.h"
 #include "fovea/model_io/model_config.h"
 
@@ -53,7 +54,7 @@ struct Session::Impl {
   void check_tokens(std::span<const int32_t> more) const;
   void grow_pages(int64_t new_length);
   /// Runs a step that appends `more`: the text grows by it, pages that selected have statistics.
-  void forward(ForwardStep step);
+  void forward(ForwardStep step, bool is_decode, StepClock::time_point start);
   int64_t reuse_prefix(std::span<const int32_t> prompt, int64_t least_new, bool sparse);
   void publish_pages(bool sparse);
   int64_t least_sparse_len() const;
@@ -62,6 +63,8 @@ struct Session::Impl {
   void read(std::span<const int32_t> prompt, const PrefillOptions& prefill, int64_t least_new,
             const std::function<void(int64_t, int64_t)>& after_step);
   void finish_report(int64_t num_tokens, int64_t num_cached, double total_s);
+  /// Tells the observer of work since `start` that is not the transformer's.
+  void record_bookkeeping(StepClock::time_point start) const;
 
   std::shared_ptr<const Model> model;
   SessionOptions options;
@@ -149,11 +152,17 @@ void Session::Impl::grow_pages(int64_t new_length) {
   for (int64_t i = 0; i < needed; ++i) page_table.push_back(cache->acquire());
 }
 
-void Session::Impl::forward(ForwardStep step) {
+void Session::Impl::forward(ForwardStep step, bool is_decode, StepClock::time_point start) {
   step.position = length();
   step.cache = cache.get();
   step.page_table = page_table;
   step.num_stats_pages = num_stats_pages;
+  step.observer = options.observer;
+  if (step.observer != nullptr) {
+    const auto num_tokens = static_cast<int64_t>(step.tokens.size());
+    step.observer->begin_step({is_decode, num_tokens, step.position, start});
+    record_bookkeeping(start);
+  }
   transformer->forward(step);
   tokens.insert(tokens.end(), step.tokens.begin(), step.tokens.end());
   if (step.selector != nullptr) num_stats_pages = length() / page_size();
@@ -216,7 +225,7 @@ void Session::Impl::publish_pages(bool sparse) {
 void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& prefill,
                          int64_t least_new,
                          const std::function<void(int64_t, int64_t)>& after_step) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = StepClock::now();
   check_tokens(prompt);
   const int64_t start_length = length();
   const int64_t end = start_length + static_cast<int64_t>(prompt.size());
@@ -241,6 +250,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
 
     const auto total_rows = static_cast<double>(end - length());
     const int64_t first = length();
+    auto step_start = start;
     while (length() < end) {
       const int64_t position = length();
       // Query blocks sit at multiples of the block size: a text continued within a block fills that
@@ -262,16 +272,25 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
             static_cast<double>(count * layers_done) / static_cast<double>(config().num_layers);
         prefill.progress(rows_done / total_rows);
       };
-      forward(step);
+      forward(step, false, step_start);
       after_step(static_cast<int64_t>(offset), count);
+      step_start = StepClock::now();
     }
   } catch (...) {
     truncate(start_length);
     throw;
   }
+  const auto publish_start = StepClock::now();
   if (pure) publish_pages(sparse);
+  record_bookkeeping(publish_start);
   finish_report(static_cast<int64_t>(prompt.size()), num_cached,
-                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+                std::chrono::duration<double>(StepClock::now() - start).count());
+}
+
+void Session::Impl::record_bookkeeping(StepClock::time_point start) const {
+  if (options.observer == nullptr) return;
+  const double seconds = std::chrono::duration<double>(StepClock::now() - start).count();
+  options.observer->record({StepOp::kBookkeeping, -1, start, seconds});
 }
 
 void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double total_s) {
@@ -331,6 +350,7 @@ std::span<const float> Session::prefill(std::span<const int32_t> tokens,
 
 std::span<const float> Session::decode(int32_t token) {
   Impl& impl = *impl_;
+  const auto start = StepClock::now();
   const std::span<const int32_t> tokens(&token, 1);
   impl.check_tokens(tokens);
   const int64_t position = impl.length();
@@ -349,7 +369,7 @@ std::span<const float> Session::decode(int32_t token) {
       step.selector = &in_force;
       step.periphery = impl.options.attention.periphery;
     }
-    impl.forward(step);
+    impl.forward(step, true, start);
     impl.transformer->logits(0, 1, impl.logits.data());
   } catch (...) {
     impl.truncate(position);
@@ -378,6 +398,7 @@ int64_t Session::length() const { return impl_->length(); }
 int64_t Session::room() const { return impl_->max_len - impl_->length(); }
 const std::vector<int32_t>& Session::tokens() const { return impl_->tokens; }
 const Model& Session::model() const { return *impl_->model; }
+StepObserver* Session::observer() const { return impl_->options.observer; }
 const PrefillReport& Session::report() const { return impl_->report; }
 
 double Session::decode_density() const {

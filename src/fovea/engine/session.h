@@ -16,7 +16,8 @@
 
 namespace fovea {
 
-class KvCache;  // engine/kv_cache.h
+class KvCache;       // engine/kv_cache.h
+class StepObserver;  // engine/step_observer.h
 
 /// How the layers attend.
 struct AttentionSettings {
@@ -41,6 +42,8 @@ struct SessionOptions {
   /// Pages to share with other sessions of the same model, which makes prefix hits possible; null:
   /// the session makes its own.
   std::shared_ptr<KvCache> cache;
+  /// Is told of each step and where its time went; outlives the session. Null: nobody.
+  StepObserver* observer = nullptr;
 };
 
 /// Where a prefill's time went; the parts add up to total_ms.
@@ -147,6 +150,7 @@ class Session {
   int64_t room() const;
   const std::vector<int32_t>& tokens() const;
   const Model& model() const;
+  StepObserver* observer() const;
   /// Of the last prefill() or score().
   const PrefillReport& report() const;
   /// Kept share of the causal pairs over the decode steps since; 1 when dense.

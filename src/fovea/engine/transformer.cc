@@ -1,9 +1,11 @@
 #include "fovea/engine/transformer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "fovea/attention/attention.h"
@@ -18,10 +20,15 @@
 namespace fovea {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = StepClock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr bool is_slab_matmul(StepOp op) {
+  return op == StepOp::kQkvMatmul || op == StepOp::kOutputMatmul || op == StepOp::kGateUpMatmul ||
+         op == StepOp::kDownMatmul;
 }
 
 /// Rows [first, first + count) of a dense [rows, ...] tensor.
@@ -138,9 +145,16 @@ struct Transformer::Worker {
   Tensor gate_up;    // f32
   Tensor activated;  // compute type
   MatmulScratch scratch;
-  double busy_s = 0;
-  double matmul_s = 0;
   int64_t matmul_flops = 0;
+
+  /// The time since the last lap was `op`.
+  void lap(StepOp op) {
+    const auto now = Clock::now();
+    op_s[static_cast<size_t>(op)] += std::chrono::duration<double>(now - lap_start).count();
+    lap_start = now;
+  }
+  Clock::time_point lap_start;
+  std::array<double, kNumStepOps> op_s{};  // since the last for_each_slab
 };
 
 Transformer::Transformer(const Model& model, int64_t max_rows)
@@ -174,6 +188,10 @@ void Transformer::reset_report() {
   const auto heads = static_cast<size_t>(model_.config().num_layers * model_.config().num_q_heads);
   report_.head_kept.assign(heads, 0);
   report_.head_causal.assign(heads, 0);
+  for (const auto& worker : workers_) {  // a step that was cancelled left its sums
+    worker->matmul_flops = 0;
+    worker->op_s = {};
+  }
 }
 
 void Transformer::forward(const ForwardStep& step) {
@@ -181,10 +199,13 @@ void Transformer::forward(const ForwardStep& step) {
   check_argument(num_rows_ > 0 && num_rows_ <= max_rows_,
                  "a step must have 1 ... {} tokens, got {}", max_rows_, num_rows_);
   const ModelConfig& config = model_.config();
+  observer_ = step.observer;
+  const auto start = Clock::now();
   rope_.fill(step.position, num_rows_, model_.context());
   if (config.sliding_window > 0) {
     rope_local_.fill(step.position, num_rows_, model_.context());
   }
+  record(StepOp::kRopeTable, -1, start);
   non_finite_layer_ = -1;
 
   // Between two layers' attention, rows need nothing of each other: a slab goes through the end of
@@ -192,7 +213,7 @@ void Transformer::forward(const ForwardStep& step) {
   const auto check_cancel = [&] {
     if (step.check_cancel) step.check_cancel();
   };
-  for_each_slab([&](const Slab& slab, Worker& worker) {
+  for_each_slab(-1, [&](const Slab& slab, Worker& worker) {
     check_cancel();
     embed(step, slab, worker);
     attention_in(step, 0, slab, worker);
@@ -203,7 +224,7 @@ void Transformer::forward(const ForwardStep& step) {
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     attend_layer(step, layer);
-    for_each_slab([&](const Slab& slab, Worker& worker) {
+    for_each_slab(layer, [&](const Slab& slab, Worker& worker) {
       check_cancel();
       attention_out(layer, slab, worker);
       if (layer + 1 < config.num_layers) attention_in(step, layer + 1, slab, worker);
@@ -217,7 +238,7 @@ void Transformer::forward(const ForwardStep& step) {
 }
 
 /// Rows of the embedding matrix onto the residual stream.
-void Transformer::embed(const ForwardStep& step, const Slab& slab, Worker&) {
+void Transformer::embed(const ForwardStep& step, const Slab& slab, Worker& worker) {
   const ModelConfig& config = model_.config();
   const ModelFile& file = model_.weights().file;
   const ModelTensor& table = file.tensor("token_embedding");
@@ -230,6 +251,7 @@ void Transformer::embed(const ForwardStep& step, const Slab& slab, Worker&) {
       for (float& value : out) value *= scale;
     }
   }
+  worker.lap(StepOp::kEmbedding);
 }
 
 /// Norm, q/k/v, RoPE; q into its buffer, k and v into the pages.
@@ -243,7 +265,9 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
   const TensorView qkv = rows_of(worker.qkv.view(), 0, slab.count);
 
   if (!rms_norm(residual, weights.attention_norm.view(), eps, normed)) non_finite_layer_ = layer;
+  worker.lap(StepOp::kInputNorm);
   multiply(normed, weights.qkv, qkv, worker);
+  worker.lap(StepOp::kQkvMatmul);
   if (config.qkv_bias) add_bias(weights.qkv_bias.view(), qkv);
 
   const int64_t num_kv_heads = config.num_kv_heads;
@@ -257,6 +281,7 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
   }
   const RopeTable& table = config.is_local(layer) ? rope_local_ : rope_;
   rope(q, table, slab.first, rows_of(q_.view(), slab.first, slab.count));
+  worker.lap(StepOp::kRope);
 
   const int64_t page_size = step.cache->shape().page_size;
   for (int64_t row = 0; row < slab.count;) {
@@ -269,6 +294,7 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
     convert_rows(rows_of(v, row, count), page_slots(step.cache->v(layer), page, slot, count));
     row += count;
   }
+  worker.lap(StepOp::kKvWrite);
 }
 
 /// Output matmul and the mlp, each onto the residual stream.
@@ -284,17 +310,23 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
 
   multiply(flat(rows_of(attended_.view(), slab.first, slab.count)), weights.attention_out, added,
            worker);
+  worker.lap(StepOp::kOutputMatmul);
   if (config.post_norms) rms_norm(added, weights.post_attention_norm.view(), eps, added);
   add_rows(added, residual);
-
   rms_norm(residual, weights.mlp_norm.view(), eps, normed);
+  worker.lap(StepOp::kMlpNorm);
+
   multiply(normed, weights.gate_up, gate_up, worker);
+  worker.lap(StepOp::kGateUpMatmul);
   gated_activation(
       config.activation == Activation::kSilu ? GateFunction::kSilu : GateFunction::kGeluTanh,
       gate_up, activated);
+  worker.lap(StepOp::kActivation);
   multiply(activated, weights.down, added, worker);
+  worker.lap(StepOp::kDownMatmul);
   if (config.post_norms) rms_norm(added, weights.post_mlp_norm.view(), eps, added);
   add_rows(added, residual);
+  worker.lap(StepOp::kResidualAdd);
 }
 
 void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
@@ -317,11 +349,9 @@ void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
     return;
   }
   if (step.check_cancel) step.check_cancel();
-  const auto start = Clock::now();
   select_layer(step, layer, q, kv, batch);
-  report_.selection_s += seconds_since(start);
 
-  const auto attention_start = Clock::now();
+  const auto start = Clock::now();
   const BlockSelectionView selection = selection_.view();
   AttentionParams params;
   params.q = q;
@@ -335,8 +365,8 @@ void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
     params.periphery.v_mean = step.cache->stats(layer).v_mean;
   }
   attend(params, model_.context());
+  report_.attention_s += record(StepOp::kSparseAttention, layer, start);
   count_attention(params, &report_.work);
-  report_.attention_s += seconds_since(attention_start);
 }
 
 /// Statistics of the pages that have none yet, then the lists of the step's query blocks.
@@ -345,7 +375,9 @@ void Transformer::select_layer(const ForwardStep& step, int64_t layer, const Ten
   const BlockStatsView& stats = step.cache->stats(layer);
   const int64_t block_size = step.selector->block_size;
   const int64_t end_block = (step.position + num_rows_) / block_size;
+  auto start = Clock::now();
   compute_block_stats(kv, 0, step.num_stats_pages, end_block, 0, stats, model_.context());
+  report_.selection_s += record(StepOp::kBlockStatistics, layer, start);
 
   SelectorParams params;
   params.q = q;
@@ -355,7 +387,9 @@ void Transformer::select_layer(const ForwardStep& step, int64_t layer, const Ten
   params.softmax_scale = static_cast<float>(model_.config().softmax_scale);
   params.prompt_lens = &step.prompt_len;
   params.settings = *step.selector;
+  start = Clock::now();
   select_blocks(params, model_.context(), selection_);
+  report_.selection_s += record(StepOp::kSelection, layer, start);
 
   report_.causal_pairs += selection_.causal_pairs;
   report_.kept_pairs += selection_.kept_pairs;
@@ -403,7 +437,8 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const Ten
     attend(params, model_.context());
     count_attention(params, &report_.work);
   }
-  report_.attention_s += seconds_since(start);
+  const StepOp op = num_rows_ == 1 ? StepOp::kDecodeAttention : StepOp::kDenseAttention;
+  report_.attention_s += record(op, layer, start);
 }
 
 void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
@@ -416,16 +451,18 @@ void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
   Worker& worker = *workers_[0];
   for (int64_t row = 0; row < num_rows; ++row) {
     const TensorView normed = rows_of(worker.normed.view(), 0, 1);
+    const auto norm_start = Clock::now();
     if (!rms_norm(rows_of(residual_.view(), first_row + row, 1), weights.output_norm.view(), eps,
                   normed)) {
       fail(ErrorCode::kInvalidFile, "{}: the output of the last layer holds NaN or infinity",
            model_.path());
     }
+    record(StepOp::kOutputNorm, -1, norm_start);
     const auto start = Clock::now();
     matmul_row(make_view(normed.data, normed.dtype, {config.model_dim}), weights.output,
                make_view(out + row * config.vocab_size, DType::kF32, {config.vocab_size}),
                model_.context());
-    report_.matmul_s += seconds_since(start);
+    report_.matmul_s += record(StepOp::kLogitsMatmul, -1, start);
     report_.work.matmul_flops += matmul_flops(1, weights.output);
     report_.work.weight_bytes += weights.output.size_bytes();
   }
@@ -462,7 +499,6 @@ void Transformer::score(std::span<const int32_t> targets, TokenScore* out,
 
 void Transformer::multiply(const TensorView& in, const PackedWeights& weights,
                            const TensorView& out, Worker& worker) {
-  const auto start = Clock::now();
   if (num_rows_ == 1) {
     matmul_row(make_view(in.data, in.dtype, {in.shape[1]}), weights,
                make_view(out.data, out.dtype, {out.shape[1]}), model_.context());
@@ -470,33 +506,57 @@ void Transformer::multiply(const TensorView& in, const PackedWeights& weights,
     matmul_slab(in, weights, out, worker.scratch);
   }
   worker.matmul_flops += matmul_flops(in.shape[0], weights);
-  worker.matmul_s += seconds_since(start);
 }
 
-void Transformer::for_each_slab(const std::function<void(const Slab&, Worker&)>& body) {
+void Transformer::for_each_slab(int64_t layer,
+                                const std::function<void(const Slab&, Worker&)>& body) {
   const auto start = Clock::now();
+  const auto timed_body = [&](const Slab& slab, Worker& worker) {
+    worker.lap_start = Clock::now();
+    body(slab, worker);
+  };
   if (num_rows_ == 1) {
-    body({0, 1}, *workers_[0]);  // in the calling thread: the threads meet within each matmul
-    report_.matmul_s += std::exchange(workers_[0]->matmul_s, 0.0);
-    report_.work.matmul_flops += std::exchange(workers_[0]->matmul_flops, 0);
-    return;
+    timed_body({0, 1}, *workers_[0]);  // in the calling thread: they meet within each matmul
+  } else {
+    const auto num_threads = static_cast<int64_t>(workers_.size());
+    const int64_t slab_rows =
+        padded_slab_rows(std::min(kSlabRows, ceil_div(num_rows_, num_threads)));
+    parallel_for(model_.context(), ceil_div(num_rows_, slab_rows),
+                 [&](int64_t task, int32_t thread) {
+                   const int64_t first = task * slab_rows;
+                   timed_body({first, std::min(slab_rows, num_rows_ - first)},
+                              *workers_[static_cast<size_t>(thread)]);
+                 });
   }
-  const auto num_threads = static_cast<int64_t>(workers_.size());
-  const int64_t slab_rows = padded_slab_rows(std::min(kSlabRows, ceil_div(num_rows_, num_threads)));
-  parallel_for(model_.context(), ceil_div(num_rows_, slab_rows), [&](int64_t task, int32_t thread) {
-    const auto slab_start = Clock::now();
-    Worker& worker = *workers_[static_cast<size_t>(thread)];
-    body({task * slab_rows, std::min(slab_rows, num_rows_ - task * slab_rows)}, worker);
-    worker.busy_s += seconds_since(slab_start);
-  });
-  // The share of matmuls in the threads' time, of the time that passed here.
-  double busy_s = 0, matmul_s = 0;
+
+  // Each piece's share of the threads' time, of the time that passed here.
+  const double passed_s = seconds_since(start);
+  std::array<double, kNumStepOps> op_s{};
   for (const auto& worker : workers_) {
-    busy_s += std::exchange(worker->busy_s, 0.0);
-    matmul_s += std::exchange(worker->matmul_s, 0.0);
+    for (size_t op = 0; op < op_s.size(); ++op) op_s[op] += std::exchange(worker->op_s[op], 0.0);
     report_.work.matmul_flops += std::exchange(worker->matmul_flops, 0);
   }
-  if (busy_s > 0) report_.matmul_s += seconds_since(start) * matmul_s / busy_s;
+  const double busy_s = std::accumulate(op_s.begin(), op_s.end(), 0.0);
+  double done_s = 0;
+  for (size_t i = 0; i < op_s.size(); ++i) {
+    if (op_s[i] == 0) continue;
+    const auto op = static_cast<StepOp>(i);
+    const double seconds = passed_s * op_s[i] / busy_s;
+    if (is_slab_matmul(op)) report_.matmul_s += seconds;
+    if (observer_ != nullptr) {
+      const auto begin = start + std::chrono::duration_cast<Clock::duration>(
+                                     std::chrono::duration<double>(done_s));
+      const int64_t of_layer = op < StepOp::kEmbedding ? layer : layer + 1;
+      observer_->record({op, op == StepOp::kEmbedding ? -1 : of_layer, begin, seconds});
+    }
+    done_s += seconds;
+  }
+}
+
+double Transformer::record(StepOp op, int64_t layer, StepClock::time_point start) {
+  const double seconds = seconds_since(start);
+  if (observer_ != nullptr) observer_->record({op, layer, start, seconds});
+  return seconds;
 }
 
 }  // namespace fovea

@@ -13,6 +13,7 @@
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/model.h"
 #include "fovea/engine/session.h"
+#include "fovea/engine/step_observer.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/rope.h"
 #include "fovea/selector/block_selector.h"
@@ -29,6 +30,7 @@ struct ForwardStep {
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed already
   bool periphery = false;
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
+  StepObserver* observer = nullptr;
   /// Called after each layer with layers done; may throw to stop the step.
   std::function<void(int64_t layers_done)> after_layer;
   /// Called between pieces of work shorter than a second, by any thread, also by two at once; may
@@ -85,7 +87,10 @@ class Transformer {
                     const TensorView& out);
   void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 Worker& worker);
-  void for_each_slab(const std::function<void(const Slab&, Worker&)>& body);
+  /// Takes all rows through the end of `layer` and the beginning of the next; -1 is the embedding.
+  void for_each_slab(int64_t layer, const std::function<void(const Slab&, Worker&)>& body);
+  /// Tells the observer, if there is one, of a piece that ends now; returns its seconds.
+  double record(StepOp op, int64_t layer, StepClock::time_point start);
 
   const Model& model_;
   int64_t max_rows_ = 0;
@@ -97,6 +102,7 @@ class Transformer {
   std::vector<std::unique_ptr<Worker>> workers_;
   BlockSelection selection_;
   std::atomic<int64_t> non_finite_layer_{-1};
+  StepObserver* observer_ = nullptr;  // of the last step
   ForwardReport report_;
 };
 

@@ -28,14 +28,17 @@ StepIndex::StepIndex(const std::vector<StepRecord>& steps, const std::vector<Tra
   for (uint32_t i = 0; i < steps.size(); ++i) {
     const size_t kind = is_profiler_step(steps[i]) ? 1 : 0;
     of_track_[kind][steps[i].track].push_back(i);
-    if (!steps[i].on_device) of_process_[kind][tracks[steps[i].track].pid].push_back(i);
+    auto& wider = steps[i].on_device ? of_device_ : of_process_;
+    wider[kind][tracks[steps[i].track].pid].push_back(i);
   }
   const auto by_start = [&](uint32_t a, uint32_t b) { return steps[a].ts_us < steps[b].ts_us; };
   for (auto& lists : of_track_) {
     for (StepList& list : lists) std::stable_sort(list.begin(), list.end(), by_start);
   }
-  for (auto& lists : of_process_) {
-    for (auto& [pid, list] : lists) std::stable_sort(list.begin(), list.end(), by_start);
+  for (auto* wider : {&of_process_, &of_device_}) {
+    for (auto& lists : *wider) {
+      for (auto& [pid, list] : lists) std::stable_sort(list.begin(), list.end(), by_start);
+    }
   }
 }
 
@@ -51,12 +54,21 @@ uint32_t StepIndex::innermost(const StepList& list, double ts_us) const {
 }
 
 uint32_t StepIndex::find(uint16_t track, double ts_us) const {
+  return search(of_process_, track, ts_us);
+}
+
+uint32_t StepIndex::find_on_device(uint16_t track, double ts_us) const {
+  return search(of_device_, track, ts_us);
+}
+
+uint32_t StepIndex::search(const std::array<std::map<int64_t, StepList>, 2>& wider, uint16_t track,
+                           double ts_us) const {
   for (size_t kind = 0; kind < 2; ++kind) {
     uint32_t step = innermost(of_track_[kind][track], ts_us);
     if (step != kNoStep) return step;
-    const auto of_process = of_process_[kind].find((*tracks_)[track].pid);
-    if (of_process == of_process_[kind].end()) continue;
-    step = innermost(of_process->second, ts_us);
+    const auto others = wider[kind].find((*tracks_)[track].pid);
+    if (others == wider[kind].end()) continue;
+    step = innermost(others->second, ts_us);
     if (step != kNoStep) return step;
   }
   return kNoStep;
@@ -142,9 +154,7 @@ AttributionCounts attribute_kernels(TraceRecords* records) {
         if (!records->names[kernel->name].is_memory) {
           counts.us_without_launch += static_cast<double>(kernel->dur_us);
         }
-        // Work that ran where it was asked for (a CPU engine), or a device's own copy of the
-        // annotation.
-        kernel->link = index.find(kernel->track, kernel->ts_us);
+        kernel->link = index.find_on_device(kernel->track, kernel->ts_us);
       }
     }
     if (found) {

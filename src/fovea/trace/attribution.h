@@ -16,17 +16,24 @@ class StepIndex {
   /// Number of the innermost step open on `track` at `ts_us`; an engine's step before a profiler's,
   /// and the thread itself before the rest of its process. kNoStep when none was.
   uint32_t find(uint16_t track, double ts_us) const;
+  /// The same for work whose launch is not known: a step on its own track (an engine that computes
+  /// where it is asked, or the device's copy of the annotation), else the device's copy on any of
+  /// its tracks. What the host was doing meanwhile says nothing.
+  uint32_t find_on_device(uint16_t track, double ts_us) const;
 
  private:
   using StepList = std::vector<uint32_t>;  // ascending start
 
   uint32_t innermost(const StepList& list, double ts_us) const;
+  uint32_t search(const std::array<std::map<int64_t, StepList>, 2>& wider, uint16_t track,
+                  double ts_us) const;
 
   const std::vector<StepRecord>* steps_;
   const std::vector<TrackRecord>* tracks_;
   // [0] engines' steps, [1] ProfilerStep#n.
   std::array<std::vector<StepList>, 2> of_track_;
-  std::array<std::map<int64_t, StepList>, 2> of_process_;
+  std::array<std::map<int64_t, StepList>, 2> of_process_;  // the host's
+  std::array<std::map<int64_t, StepList>, 2> of_device_;
 };
 
 /// What joining kernels to launches showed.

@@ -102,6 +102,7 @@ void Sweep::note_gap(const KernelRecord& kernel, const DeviceState& device, int6
     gap.cause = launched_us >= device.busy_end_us ? GapCause::kHost : GapCause::kDevice;
   }
   result_.gaps.time_us[static_cast<size_t>(gap.cause)] += gap.dur_us;
+  if (gap.cause == GapCause::kHost && kernel.in_graph == 0) result_.eager_wait_us += gap.dur_us;
   ++result_.gaps.num_gaps;
 
   // The longest few, as a heap with the shortest of them in front.

@@ -26,6 +26,8 @@ struct DeviceTime {
   GapReport gaps;
   ShortLaunchReport short_launches;
   StreamWaitReport stream_waits;
+  /// Gaps that waited for the host to launch one kernel (not a graph).
+  double eager_wait_us = 0;
   std::optional<Hole> hole;  // the longest, if any gap is one
 };
 

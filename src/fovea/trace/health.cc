@@ -8,6 +8,9 @@
 namespace fovea::trace {
 namespace {
 
+/// Share of the span that may be gaps before kernels launched one by one.
+constexpr double kEagerWaitLimit = 0.1;
+
 class Judge {
  public:
   Judge(const TraceRecords& records, const AttributionCounts& attribution,
@@ -132,6 +135,10 @@ void Judge::judge_capture() {
       withhold_idle(
           "an eager capture cannot tell the profiler's cost of a launch from the engine's");
   }
+  if (devices_.eager_wait_us > kEagerWaitLimit * devices_.span_us) {
+    withhold_idle(
+        "the device waited for launches one by one, and a profiler makes each of them slower");
+  }
   if (attribution_.num_shared_launches > 0) {
     add(Severity::kNote, "shared_launch",
         "Launches that started more than one kernel: {} (at most {} kernels): graph replay, "
@@ -170,7 +177,12 @@ void Judge::judge_classification() {
 void Judge::judge_steps() {
   if (report_->steps.empty()) {
     add(Severity::kWarning, "no_steps",
-        "No step annotations: prefill and decode cannot be told apart in this file.");
+        "No step annotations: prefill and decode cannot be told apart in this file.{}",
+        records_.windows.empty()
+            ? ""
+            : fmt::format(" The range '{}' does not say what it computes; name such ranges "
+                          "'step[decode bs=8]' and 'step[prefill bs=1 toks=512]'.",
+                          records_.windows.front().name));
     return;
   }
   int64_t num_empty = 0;

@@ -49,11 +49,15 @@ Phase phase_of(int64_t context_requests, int64_t generation_requests) {
   return generation_requests > 0 ? Phase::kDecode : Phase::kUnlabelled;
 }
 
+// "step[decode bs=8]", and "decode[bs=8]".
 std::optional<StepLabel> bracketed_label(std::string_view lowered) {
-  const size_t open = lowered.find("step[");
+  const size_t open = lowered.find('[');
   if (open == std::string_view::npos) return {};
-  const std::string_view body = lowered.substr(open + 5);
-  const std::string_view mode = body.substr(0, body.find_first_of(" ]"));
+  const std::string_view body = lowered.substr(open + 1);
+  const bool is_step = lowered.substr(0, open).ends_with("step");
+  if (!is_step && !body.starts_with("bs=")) return {};
+  const std::string_view mode =
+      is_step ? body.substr(0, body.find_first_of(" ]")) : lowered.substr(0, open);
   const int64_t requests = number_after(body, "bs=");
   const int64_t tokens = number_after(body, "toks=");
   StepLabel label;

@@ -30,17 +30,20 @@ bool equals_ignoring_case(std::string_view a, std::string_view lower) {
   return true;
 }
 
-// Categories of Kineto since 2020; older files capitalise them, other back ends prefix theirs.
+// Categories of Kineto since 2020, older files capitalising them, other back ends prefixing theirs;
+// and those of Nsight Systems' reports made Chrome traces ("cuda" are kernels there, "nvtx-kernel"
+// ranges as the device saw them).
 EventKind kind_of(std::string_view category) {
   const auto is = [&](std::string_view name) { return equals_ignoring_case(category, name); };
   if (is("python_function")) return EventKind::kPythonFunction;
   if (is("cpu_op") || is("operator")) return EventKind::kCpuOp;
-  if (is("kernel") || is("concurrent_kernel")) return EventKind::kKernel;
+  if (is("kernel") || is("concurrent_kernel") || is("cuda")) return EventKind::kKernel;
   if (is("gpu_memcpy") || is("gpu_memset") || is("memcpy") || is("memset"))
     return EventKind::kMemory;
-  if (is("gpu_user_annotation")) return EventKind::kGpuAnnotation;
-  if (is("user_annotation")) return EventKind::kAnnotation;
-  if (category.ends_with("_runtime") || category.ends_with("_driver") || is("runtime")) {
+  if (is("gpu_user_annotation") || is("nvtx-kernel")) return EventKind::kGpuAnnotation;
+  if (is("user_annotation") || is("nvtx")) return EventKind::kAnnotation;
+  if (category.ends_with("_runtime") || category.ends_with("_driver") || is("runtime") ||
+      is("cuda_api")) {
     return EventKind::kLaunch;
   }
   return EventKind::kOther;
@@ -83,7 +86,7 @@ simdjson::error_code read_args(ondemand::value value, TraceEvent* event) {
     ondemand::field field;
     if (const auto error = std::move(item).get(field)) return error;
     const ondemand::raw_json_string key = field.key();
-    if (key == "correlation") {
+    if (key == "correlation" || key == "correlationId" || key == "correlation_id") {
       event->correlation = read_id(field.value());
     } else if (key == "External id") {
       event->external_id = read_id(field.value());

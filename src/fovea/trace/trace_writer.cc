@@ -1,8 +1,11 @@
 #include "fovea/trace/trace_writer.h"
 
+#include <zlib.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -44,17 +47,42 @@ class FamilyCache {
 
 }  // namespace
 
-TraceWriter::TraceWriter(const std::string& path) : path_(path), file_(path, std::ios::binary) {
-  if (!file_) fail(ErrorCode::kInvalidFile, "cannot write '{}': {}", path, std::strerror(errno));
-  file_ << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+// zlib writes plain files too ("T"), so both kinds go the same way.
+struct TraceWriter::File {
+  explicit File(const std::string& path)
+      : file(gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT")) {}
+  ~File() {
+    if (file != nullptr) gzclose(file);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  gzFile file;
+};
+
+TraceWriter::TraceWriter(const std::string& path) : path_(path) {
+  errno = 0;
+  file_ = std::make_unique<File>(path);
+  if (file_->file == nullptr) {
+    fail(ErrorCode::kInvalidFile, "cannot write '{}': {}", path,
+         std::strerror(errno != 0 ? errno : ENOMEM));
+  }
+  put("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
 }
 
 TraceWriter::~TraceWriter() {
-  if (!finished_) file_ << "\n]}\n";
+  if (file_ != nullptr) put("\n]}\n");
+}
+
+void TraceWriter::put(std::string_view text) {
+  errno = 0;
+  const int written = gzwrite(file_->file, text.data(), static_cast<unsigned>(text.size()));
+  if (written != static_cast<int>(text.size()) && error_ == 0) error_ = errno != 0 ? errno : EIO;
 }
 
 void TraceWriter::write_line(const std::string& json) {
-  file_ << (num_events_ > 0 ? ",\n" : "\n") << json;
+  put(num_events_ > 0 ? ",\n" : "\n");
+  put(json);
   ++num_events_;
 }
 
@@ -93,17 +121,23 @@ void TraceWriter::name_thread(int64_t pid, int64_t tid, std::string_view thread)
 }
 
 void TraceWriter::finish() {
-  file_ << "\n]}\n";
-  file_.close();
-  finished_ = true;
-  if (!file_) fail(ErrorCode::kInvalidFile, "cannot write '{}': {}", path_, std::strerror(errno));
+  put("\n]}\n");
+  errno = 0;
+  const bool closed = gzclose(std::exchange(file_->file, nullptr)) == Z_OK;
+  file_.reset();
+  if (!closed && error_ == 0) error_ = errno != 0 ? errno : EIO;
+  if (error_ != 0) {
+    fail(ErrorCode::kInvalidFile, "cannot write '{}': {}", path_, std::strerror(error_));
+  }
 }
 
 CutSummary write_cut(const std::string& in_path, const std::string& out_path,
                      const FamilyTable& families, const CutOptions& options) {
   check_argument(options.from_us < options.to_us, "the cut's window is empty: {} to {} us",
                  options.from_us, options.to_us);
-  check_argument(in_path != out_path, "the cut would overwrite '{}'", in_path);
+  std::error_code not_there;  // then they are not the same file
+  check_argument(in_path != out_path && !std::filesystem::equivalent(in_path, out_path, not_there),
+                 "the cut would overwrite '{}'", in_path);
   TraceWriter writer(out_path);
   FamilyCache cache(families);
   CutSummary summary;

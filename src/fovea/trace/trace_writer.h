@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,9 +26,9 @@ struct WrittenEvent {
   std::vector<std::pair<std::string, std::string>> args{};  // shown beside the event
 };
 
-/// A trace file being written, one event after another. Label steps with annotations such as
-/// "step[prefill bs=1 toks=512]" on the thread that does or launches the work, so that the reader
-/// knows their phase.
+/// A trace file being written, one event after another; gzip when its name ends in ".gz". Label
+/// steps with annotations such as "step[prefill bs=1 toks=512]" on the thread that does or launches
+/// the work, so that the reader knows their phase.
 class TraceWriter {
  public:
   /// Throws kInvalidFile when `path` cannot be written.
@@ -43,19 +43,22 @@ class TraceWriter {
   void write_flow(int64_t id, bool is_end, double ts_us, int64_t pid, int64_t tid);
   void name_process(int64_t pid, std::string_view name);
   void name_thread(int64_t pid, int64_t tid, std::string_view name);
-  /// Ends the JSON. Throws kInvalidFile when anything could not be written.
+  /// Ends the JSON. Throws kInvalidFile when anything could not be written (a full disk, say).
   void finish();
 
   int64_t num_events() const { return num_events_; }
 
  private:
+  struct File;
+
+  void put(std::string_view text);
   void write_line(const std::string& json);
   void name(std::string_view what, int64_t pid, int64_t tid, std::string_view name);
 
   std::string path_;
-  std::ofstream file_;
+  std::unique_ptr<File> file_;  // null once closed
+  int error_ = 0;               // errno of the first write that failed
   int64_t num_events_ = 0;
-  bool finished_ = false;
 };
 
 /// Which part of a trace a cut keeps. Times on the trace's own clock.
