@@ -31,7 +31,7 @@ bool is_supported(const AttentionCase& c) {
   const bool has_pages =
       c.page_size == 0 || c.page_size % tile == 0 || (c.page_size >= 8 && tile % c.page_size == 0);
   const bool has_lists = c.lists == Lists::kNone || c.block_size % 128 == 0;
-  return has_head_dim && has_pages && has_lists && !c.has_periphery;
+  return has_head_dim && has_pages && has_lists;
 }
 
 /// Shapes that the shared table has no reason to hold: many tiles, every head_dim, mixed options.
@@ -82,6 +82,35 @@ std::vector<AttentionCase> larger_cases() {
                                      .page_size = 64,
                                      .lists = Lists::kRandom,
                                      .density = 0.5});
+    for (const Lists lists : {Lists::kAll, Lists::kRandom, Lists::kNoDiagonal, Lists::kSomeEmpty}) {
+      for (const int64_t block_size : {128, 256}) {
+        add(fmt::format("periphery_{}_{}", static_cast<int>(lists), block_size).c_str(),
+            {.q_lens = {1500, 0, 200, 1},
+             .kv_lens = {1500, 40, 1777, 3000},
+             .num_q_heads = 4,
+             .num_kv_heads = 2,
+             .has_sinks = lists == Lists::kSomeEmpty,
+             .lists = lists,
+             .block_size = block_size,
+             .has_periphery = true});
+      }
+    }
+    add("periphery_paged_window", {.q_lens = {900, 130, 1},
+                                   .kv_lens = {1500, 2600, 700},
+                                   .num_q_heads = 6,
+                                   .num_kv_heads = 2,
+                                   .window_left = 600,
+                                   .page_size = 128,
+                                   .lists = Lists::kRandom,
+                                   .has_periphery = true});
+    add("periphery_of_several_tiles", {.q_lens = {60, 20},
+                                       .kv_lens = {128 * 150 + 30, 128 * 140},
+                                       .num_q_heads = 1,
+                                       .num_kv_heads = 1,
+                                       .lists = Lists::kRandom,
+                                       .density = 0.03,
+                                       .has_periphery = true,
+                                       .is_strided = true});
     add("decode", {.q_lens = std::vector<int64_t>(12, 1),
                    .kv_lens = {1, 5000, 128, 129, 0, 3333, 64, 1000, 7, 256, 2000, 127},
                    .num_q_heads = 14,
@@ -199,6 +228,49 @@ TEST_F(CudaAttention, ARowsBitsDependOnNeitherChunksNorBatchMates) {
   }
 }
 
+TEST_F(CudaAttention, ARowsBitsDependOnNoChunkWithPeriphery) {
+  const AttentionCase whole{.q_lens = {900},
+                            .kv_lens = {900},
+                            .head_dim = 128,
+                            .num_q_heads = 4,
+                            .num_kv_heads = 2,
+                            .lists = Lists::kRandom,
+                            .has_periphery = true};
+  AttentionData data(whole, DType::kF32, 3);
+  DeviceMirror one(data, DType::kBF16, false);
+  one.run(cuda_attention_backend());
+  // The last query blocks alone: the lists of a chunk are the last ones of every head.
+  const int64_t first_block = 4, q_len = 900 - first_block * 128;
+  BlockSelectionView lists = *data.params().selection;
+  std::vector<int64_t> begin;
+  std::vector<int32_t> len;
+  for (int64_t h = 0; h < lists.num_q_heads; ++h) {
+    for (int64_t i = first_block; i < lists.num_q_blocks; ++i) {
+      begin.push_back(lists.begin[h * lists.num_q_blocks + i]);
+      len.push_back(lists.len[h * lists.num_q_blocks + i]);
+    }
+  }
+  const int64_t num_q_blocks = lists.num_q_blocks - first_block;
+  const int64_t q_offsets[] = {0, q_len}, q_block_offsets[] = {0, num_q_blocks};
+  DeviceMirror two(data, DType::kBF16, false);
+  const auto q = cases::DeviceBuffer::copy_of(q_offsets, 2);
+  const auto blocks = cases::DeviceBuffer::copy_of(q_block_offsets, 2);
+  const auto begins = cases::DeviceBuffer::copy_of(begin.data(), std::ssize(begin));
+  const auto lens = cases::DeviceBuffer::copy_of(len.data(), std::ssize(len));
+  BlockSelectionView part = *two.params().selection;
+  part.num_q_blocks = num_q_blocks;
+  part.q_block_offsets = blocks.as<int64_t>();
+  part.begin = begins.as<int64_t>();
+  part.len = lens.as<int32_t>();
+  two.params().selection = &part;
+  two.params().batch.q_offsets = q.as<int64_t>();
+  const int64_t first_row = first_block * 128;
+  two.params().q.data = two.params().q.as<uint16_t>() + first_row * two.params().q.stride[0];
+  two.params().q.shape[0] = two.params().out.shape[0] = two.params().lse.shape[1] = q_len;
+  two.run(cuda_attention_backend());
+  EXPECT_EQ(two.out(), rows_of(one.out(), one.params(), first_row, 900));
+}
+
 TEST_F(CudaAttention, SelectingEverythingIsDense) {
   AttentionCase shape{.q_lens = {600, 100},
                       .kv_lens = {600, 900},
@@ -228,6 +300,27 @@ TEST_F(CudaAttention, NanStaysInItsRowAndInfinityBehavesAsInTheReference) {
   for (const float value : row) EXPECT_TRUE(std::isnan(value));
   reference_attention_backend().run(data.params(), {});
   EXPECT_EQ(row_difference(mirror.out(), data.out(), shape.head_dim, DType::kBF16), "");
+}
+
+TEST_F(CudaAttention, AMeanThatIsNotFiniteReachesOnlyLaterRows) {
+  const AttentionCase shape{.q_lens = {1000},
+                            .kv_lens = {1000},
+                            .num_q_heads = 2,
+                            .lists = Lists::kNoDiagonal,
+                            .density = 0.0,
+                            .has_periphery = true};
+  AttentionData data(shape, DType::kF32, 3);
+  const TensorView& v_mean = data.params().periphery.v_mean;
+  const int64_t entry = data.params().periphery.block_offsets[0] + 4;
+  cases::set(v_mean, entry * v_mean.stride[0] + 9, NAN);
+  cases::round_inputs(data, DType::kBF16);
+  DeviceMirror mirror(data, DType::kBF16, false);
+  mirror.run(cuda_attention_backend());
+  reference_attention_backend().run(data.params(), {});
+  const std::vector<float> out = data.out();
+  EXPECT_FALSE(std::isnan(out[static_cast<size_t>(5 * 128 - 1) * 2 * 64 + 9]));
+  EXPECT_TRUE(std::isnan(out[static_cast<size_t>(5 * 128) * 2 * 64 + 9]));
+  EXPECT_EQ(row_difference(mirror.out(), out, shape.head_dim, DType::kBF16), "");
 }
 
 TEST_F(CudaAttention, SaysWhatItSupports) {

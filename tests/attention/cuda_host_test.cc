@@ -101,6 +101,33 @@ TEST(CudaKvTiles, HoldEveryVisibleKeyAndOnlyMaskedTilesHaveHiddenOnes) {
   EXPECT_GT(num_plain, 1000);  // masks are the exception
 }
 
+TEST(CudaMeanTiles, HoldEveryVisibleMean) {
+  int64_t num_tiles = 0;
+  for (const int rows : {64, 128}) {
+    for (const int block_size : {128, 256}) {
+      for (const int window : {-1, 0, 127, 128, 1000, 40000}) {
+        const SequenceShape shape{40000, 40000, true, window};
+        for (int q_tile = 0; q_tile < shape.end_q_tile(); ++q_tile) {
+          const MeanTileRange range = mean_tile_range(shape, q_tile, block_size, rows);
+          ASSERT_GE(range.first, 0);
+          ASSERT_LE(range.first, range.end);
+          num_tiles += range.end - range.first;
+          const int q_block = q_tile * kQTileRows / block_size;
+          for (int b = 0; b < q_block; ++b) {
+            bool is_seen = false;
+            for (int r = 0; r < kQTileRows; ++r) {
+              is_seen |= window < 0 || b * block_size >= q_tile * kQTileRows + r - window;
+            }
+            const bool is_walked = b / rows >= range.first && b / rows < range.end;
+            ASSERT_TRUE(is_walked || !is_seen) << "block " << b << " of query tile " << q_tile;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_tiles, 1000);
+}
+
 TEST(CudaQTiles, FourMillionTokensStayInRange) {
   const SequenceShape shape{4 << 20, 4 << 20};
   EXPECT_EQ(shape.end_q_tile(), 32768);

@@ -4,8 +4,10 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "fovea/attention/cuda/device.h"
+#include "fovea/attention/cuda/periphery.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
@@ -59,7 +61,6 @@ std::string why_no_pages(const AttentionParams& params) {
 }
 
 std::string why_no_selection(const AttentionParams& params) {
-  if (params.periphery.enabled()) return "no periphery yet";
   if (params.selection == nullptr) return {};
   const int64_t block_size = params.selection->block_size;
   if (block_size % kQTileRows != 0 || block_size > INT32_MAX) {
@@ -71,6 +72,29 @@ std::string why_no_selection(const AttentionParams& params) {
 int64_t max_keys(const AttentionParams& params) {
   return params.kv.is_paged() ? params.kv.page_table_stride * params.kv.page_size
                               : params.kv.k.shape[0];
+}
+
+/// Blocks of one sequence that the tables allow, in whole tiles; 0 without periphery.
+int64_t max_means(const AttentionParams& params) {
+  if (!params.periphery.enabled()) return 0;
+  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  return ceil_div(std::max<int64_t>(max_keys(params) / params.selection->block_size, 1), tile) *
+         tile;
+}
+
+std::string why_no_periphery(const AttentionParams& params) {
+  if (!params.periphery.enabled()) return {};
+  constexpr int64_t kMaxMeans = 65536;  // a bit of shared memory each, twice
+  const int64_t means = max_means(params);
+  const int64_t groups = params.batch.batch_size * params.kv.num_kv_heads();
+  if (means > kMaxMeans || groups > INT32_MAX / means || params.batch.batch_size > 65535) {
+    return fmt::format("has periphery of at most {} blocks a sequence and 2^31 in all, got {} x {}",
+                       kMaxMeans, groups, means);
+  }
+  if (std::string reason = why_no_tensor_map(params.periphery.k_mean, "k_mean"); !reason.empty()) {
+    return reason;
+  }
+  return why_no_tensor_map(params.periphery.v_mean, "v_mean");
 }
 
 /// Few rows a sequence: K and V are the work, and one CTA per row would leave the others idle.
@@ -141,6 +165,10 @@ PrefillParams make_params(const AttentionParams& params) {
     p.num_q_blocks = params.selection->num_q_blocks;
     p.block_size = static_cast<int32_t>(params.selection->block_size);
   }
+  if (params.periphery.enabled()) {
+    p.max_means = static_cast<int32_t>(max_means(params));
+    p.mean_bias = std::log(static_cast<float>(p.block_size)) / params.scale();
+  }
   return p;
 }
 
@@ -162,7 +190,37 @@ PrefillMaps make_maps(const AttentionParams& params, const TensorMapShape& q_sha
   return {make_tensor_map(params.q, q_shape, kQTileRows),
           make_tensor_map(params.kv.k, shape(params.kv.k), box_rows(params)),
           make_tensor_map(params.kv.v, shape(params.kv.v), box_rows(params)),
-          make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2)};
+          make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2),
+          {},
+          {}};
+}
+
+/// Bytes of packed means, K or V.
+int64_t mean_bytes(const AttentionParams& params) {
+  const int64_t rows = params.batch.batch_size * params.kv.num_kv_heads() * max_means(params);
+  return checked_mul(rows, params.head_dim() * 2, "bytes of packed means");
+}
+
+/// Packs the means into `k` and `v` and lets the launch read them.
+void pack_means(const AttentionParams& params, const PackedMeans& packed, PrefillParams& p,
+                PrefillMaps& maps, const Context& context) {
+  const Periphery& periphery = params.periphery;
+  const MeanSource source{periphery.k_mean.data,
+                          periphery.v_mean.data,
+                          {periphery.k_mean.stride[0], periphery.k_mean.stride[1]},
+                          {periphery.v_mean.stride[0], periphery.v_mean.stride[1]},
+                          periphery.block_offsets};
+  p.bad_means = packed.bad_means;
+  launch_pack_means(p, source, packed, static_cast<int>(params.head_dim()),
+                    params.q.dtype == DType::kBF16, stream_of(context));
+  const int64_t rows = mean_bytes(params) / (params.head_dim() * 2);
+  const auto map_of = [&](void* data) {
+    const TensorView view =
+        make_view(data, params.q.dtype, {rows, 1, params.head_dim()}, context.device);
+    return make_tensor_map(view, token_major_shape(view), packed.tile_rows);
+  };
+  maps.k_mean = map_of(packed.k);
+  maps.v_mean = map_of(packed.v);
 }
 
 class CudaAttention final : public AttentionBackend {
@@ -179,6 +237,7 @@ class CudaAttention final : public AttentionBackend {
     }
     if (std::string reason = why_no_pages(params); !reason.empty()) return reason;
     if (std::string reason = why_no_selection(params); !reason.empty()) return reason;
+    if (std::string reason = why_no_periphery(params); !reason.empty()) return reason;
     if (std::string reason = why_too_large(params); !reason.empty()) return reason;
     const std::pair<const TensorView*, const char*> views[] = {
         {&params.q, "q"}, {&params.kv.k, "k"}, {&params.kv.v, "v"}, {&params.out, "out"}};
@@ -203,19 +262,30 @@ class CudaAttention final : public AttentionBackend {
     const int64_t total_q = params.q.shape[0];
     const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
     constexpr int64_t kCounterBytes = Workspace::padded(2 * sizeof(int32_t));
-    Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}),
-                        "the query tiles of attention", context);
+    PackedMeans means;
+    means.tile_rows = prefill_kv_tile_rows(params.head_dim());
+    const int64_t num_mean_tiles = mean_bytes(params) / (params.head_dim() * 2) / means.tile_rows;
+    Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}) +
+                            2 * Workspace::padded(mean_bytes(params)) +
+                            Workspace::padded(num_mean_tiles * 4),
+                        "the query tiles and packed means of attention", context);
     PrefillParams p = make_params(params);
     p.plan.num_tiles = workspace.take<int32_t>(2);
     p.plan.next_work = p.plan.num_tiles + 1;
     p.plan.tiles = workspace.take<QTile>(num_tiles);
     const cudaStream_t stream = stream_of(context);
     launch_prefill_plan(p, params.batch.batch_size, total_q, stream);
+    PrefillMaps maps = make_maps(params, token_major_shape(params.q));
+    if (params.periphery.enabled()) {
+      means.k = workspace.take<uint16_t>(mean_bytes(params) / 2);
+      means.v = workspace.take<uint16_t>(mean_bytes(params) / 2);
+      means.bad_means = workspace.take<int32_t>(num_mean_tiles);
+      pack_means(params, means, p, maps, context);
+    }
     const int64_t max_rows = num_tiles * params.num_q_heads();
     const auto num_ctas =
         static_cast<int>(std::min<int64_t>(num_multiprocessors(context.device.index), max_rows));
-    find_instance(params)->launch(make_maps(params, token_major_shape(params.q)), p, num_ctas,
-                                  stream);
+    find_instance(params)->launch(maps, p, num_ctas, stream);
   }
 
   static void run_split_kv(const AttentionParams& params, const Context& context) {

@@ -234,6 +234,7 @@ class PrefillConsumer {
 
   /// Hides the keys that a row may not see.
   __device__ void mask(const RowInfo& row, int tile) {
+    if (!Traits::kIsSplit && is_mean_tile(tile)) return mask_means(row, mean_tile_number(tile));
     const int first_key = tile * Traits::kKvTileRows + thread_ % 4 * 2;
     int low[2];  // visible accumulator columns: [low, high)
     int high[2];
@@ -250,6 +251,32 @@ class PrefillConsumer {
       const int column = i / 4 * 8 + i % 2;
       const int r = i / 2 % 2;
       if (column < low[r] || column >= high[r]) s_[i] = -INFINITY;
+    }
+  }
+
+  /// Hides the means of blocks that are listed, that come too late or that the window cuts, and
+  /// gives the others the weight of their tokens.
+  __device__ void mask_means(const RowInfo& row, int mean_tile) {
+    const int first_block = mean_tile * Traits::kKvTileRows;
+    const uint32_t* hidden = shared_.hidden_means(q_slot_.index, params_) + first_block / 32;
+    int low[2];  // first column that the window covers whole
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int first_key = row.q_tile * kQTileRows + tile_row_ + 8 * r - params_.window_left;
+      const bool is_cut = params_.window_left >= 0 && first_key > 0;
+      low[r] = (is_cut ? (first_key + params_.block_size - 1) / params_.block_size : 0) -
+               first_block - thread_ % 4 * 2;
+    }
+#pragma unroll
+    for (int word = 0; word < Traits::kKvTileRows / 32; ++word) {
+      const uint32_t bits = hidden[word] >> thread_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const int column = i / 4 * 8 + i % 2;
+        const bool is_hidden = (bits >> column & 1) != 0 || word * 32 + column < low[i / 2 % 2];
+        float& s = s_[16 * word + i];
+        s = is_hidden ? -INFINITY : s + params_.mean_bias;
+      }
     }
   }
 

@@ -38,7 +38,7 @@ __global__ __launch_bounds__(kPrefillThreads,
   // The shuffle tells the compiler that the warpgroup's number is the same in the whole warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
-    ptx::release_registers<48>();
+    ptx::release_registers<56>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (warp == 0) load_kv<Traits>(maps, params, shared);
     if (warp == 1) {
@@ -58,12 +58,13 @@ __global__ __launch_bounds__(kPrefillThreads,
 template <typename Traits>
 void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int num_ctas,
                     cudaStream_t stream) {
-  constexpr int kSharedBytes = kPrefillSharedBytes<Traits>;
+  const int bytes = prefill_shared_bytes<Traits>(params);
   check_cuda(cudaFuncSetAttribute(prefill_kernel<Traits>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "configuring prefill_kernel");
   prefill_kernel<Traits>
-      <<<static_cast<unsigned>(num_ctas), kPrefillThreads, kSharedBytes, stream>>>(maps, params);
+      <<<static_cast<unsigned>(num_ctas), kPrefillThreads, static_cast<size_t>(bytes), stream>>>(
+          maps, params);
   check_cuda(cudaGetLastError(), "launching prefill_kernel");
 }
 

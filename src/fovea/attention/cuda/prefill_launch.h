@@ -10,10 +10,12 @@ namespace fovea::cuda {
 
 /// Tensor maps of one launch; boxes are 64 columns wide (one panel).
 struct PrefillMaps {
-  CUtensorMap q;    // 128 rows; split: the heads of a group are the rows, q's rows the pages
-  CUtensorMap k;    // params.box_rows rows
-  CUtensorMap v;    // the same
-  CUtensorMap out;  // 64 rows
+  CUtensorMap q;       // 128 rows; split: the heads of a group are the rows, q's rows the pages
+  CUtensorMap k;       // params.box_rows rows
+  CUtensorMap v;       // the same
+  CUtensorMap out;     // 64 rows
+  CUtensorMap k_mean;  // periphery only: packed means, rows of one KV tile
+  CUtensorMap v_mean;  // the same
 };
 
 using PrefillLauncher = void (*)(const PrefillMaps&, const PrefillParams&, int num_ctas,

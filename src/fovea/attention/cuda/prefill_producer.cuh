@@ -31,6 +31,31 @@ __device__ void load_kv_tile(const CUtensorMap* map, const PrefillParams& params
   }
 }
 
+/// The same for a tile of packed means.
+template <typename Traits>
+__device__ void load_mean_tile(const CUtensorMap* map, const PrefillParams& params,
+                               const RowInfo& row, int mean_tile, uint32_t destination,
+                               uint32_t barrier) {
+  const int first_row = first_mean_row(params, row) + mean_tile * Traits::kKvTileRows;
+  for (int panel = 0; panel < Traits::kPanels; ++panel) {
+    ptx::tma_load(destination + panel * Traits::kKvPanelBytes, map, barrier,
+                  {panel * 64, first_row, 0, 0});
+  }
+}
+
+/// Rows of a V tile that may be multiplied, kKvTileRows or more when all: keys past the end may be
+/// NaN, means from the query block on only where the packing found some.
+template <typename Traits>
+__device__ int rows_to_keep(const PrefillParams& params, const RowInfo& row, int tile) {
+  if (!is_mean_tile(tile)) return row.kv_len - tile * Traits::kKvTileRows;
+  const int mean_tile = mean_tile_number(tile);
+  const int rows = means_before(params, row) - mean_tile * Traits::kKvTileRows;
+  if (rows >= Traits::kKvTileRows) return rows;
+  const bool is_bad =
+      params.bad_means[first_mean_row(params, row) / Traits::kKvTileRows + mean_tile] != 0;
+  return is_bad ? rows : Traits::kKvTileRows;
+}
+
 /// Clears rows [first_row, kKvTileRows) of a V tile: what lies past the end of the keys may be NaN,
 /// and 0 * NaN would reach every output.
 template <typename Traits>
@@ -57,7 +82,7 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
   uint32_t tail_parity = 0;
   for (;;) {
     ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
-    const RowInfo row = shared.rows[slot.index];
+    const RowInfo& row = shared.rows[slot.index];  // not copied: this warp has few registers
     if (row.head < 0) return;
     const int kv_head = row.head / params.group_size;
     TileWalker walker(row.walk, params.list_blocks, tiles_per_block, lane,
@@ -70,17 +95,25 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
       if (lane == 0) {
         shared.tile_of_stage[stage.index] = tile;
         ptx::mbarrier_arrive_expect(k_full, Traits::kKvBytes);
-        load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile,
-                             ptx::shared_address(shared.k[stage.index]), k_full);
+        const uint32_t k_tile = ptx::shared_address(shared.k[stage.index]);
+        if (is_mean_tile(tile)) {
+          load_mean_tile<Traits>(&maps.k_mean, params, row, mean_tile_number(tile), k_tile, k_full);
+        } else {
+          load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile, k_tile, k_full);
+        }
       }
       ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
-      const int keys_left = row.kv_len - tile * Traits::kKvTileRows;
+      const int keys_left = rows_to_keep<Traits>(params, row, tile);
       const bool is_tail = keys_left < Traits::kKvTileRows;
       const uint32_t loaded = is_tail ? ptx::shared_address(&shared.v_tail) : v_full;
       const uint32_t v_tile = ptx::shared_address(shared.v[stage.index]);
       if (lane == 0) {
         ptx::mbarrier_arrive_expect(loaded, Traits::kKvBytes);
-        load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, v_tile, loaded);
+        if (is_mean_tile(tile)) {
+          load_mean_tile<Traits>(&maps.v_mean, params, row, mean_tile_number(tile), v_tile, loaded);
+        } else {
+          load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, v_tile, loaded);
+        }
       }
       if (is_tail) {
         ptx::mbarrier_wait(loaded, tail_parity);
@@ -128,8 +161,9 @@ __device__ RowInfo describe_row(const PrefillParams& params, int work, int num_t
     return row;
   }
   const int first_q_block = shape.first_position() / params.block_size;
-  const int64_t list = row.head * params.num_q_blocks + params.q_block_offsets[row.seq] +
-                       row.q_tile * kQTileRows / params.block_size - first_q_block;
+  const int q_block = row.q_tile * kQTileRows / params.block_size;
+  const int64_t list =
+      row.head * params.num_q_blocks + params.q_block_offsets[row.seq] + q_block - first_q_block;
   const int64_t begin = params.list_begin[list];
   const int len = params.list_len[list];
   first_entry = list_entry(params.list_blocks, begin + len, 0, lane);
@@ -138,7 +172,29 @@ __device__ RowInfo describe_row(const PrefillParams& params, int work, int num_t
   if (row.walk.list_end != begin + len) {
     first_entry = list_entry(params.list_blocks, row.walk.list_end, 0, lane);
   }
+  if (params.max_means > 0) {
+    row.walk.prepend_means(
+        mean_tile_range(shape, row.q_tile, params.block_size, Traits::kKvTileRows));
+  }
   return row;
+}
+
+/// Sets the bits of the blocks that a row does not see as means: those of its list, and those from
+/// its query block on. Whole warp.
+__device__ inline void mark_hidden_means(const PrefillParams& params, const RowInfo& row,
+                                         uint32_t* hidden, int lane) {
+#pragma unroll 1  // unrolled, this warp's few registers spill
+  for (int word = lane; word < params.max_means / 32; word += 32) {
+    const int num_seen = means_before(params, row) - word * 32;
+    hidden[word] = num_seen >= 32 ? 0u : num_seen <= 0 ? ~0u : ~0u << num_seen;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < row.walk.list_len; i += 32) {
+    const int block = params.list_blocks[row.walk.list_end - 1 - i];
+    atomicOr(&hidden[block / 32], 1u << block % 32);
+  }
+  __syncwarp();
 }
 
 /// Output of a row that sees nothing: 0, and lse -inf or the sink.
@@ -146,6 +202,7 @@ template <typename Traits>
 __device__ void write_empty_row(const PrefillParams& params, const RowInfo& row, int lane) {
   using Element = typename Traits::Element;
   const float lse = params.sinks ? params.sinks[row.head * params.sinks_stride] : -INFINITY;
+#pragma unroll 1
   for (int r = row.valid_begin; r < row.valid_end; ++r) {
     const int64_t q_row = row.first_row + r;
     auto* out = static_cast<Element*>(params.out) + q_row * params.out_row_stride +
@@ -165,13 +222,11 @@ template <typename Traits>
 __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& params,
                               PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint64_t once = ptx::evict_first_policy();
   const int num_tiles = *params.plan.num_tiles;
-  const int num_rows = num_tiles * params.num_q_heads;
   RingPosition<Traits::kQSlots> slot;
-  int taken = 0;
+  int taken = 0;  // by lane 0, one row ahead
   if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
-  for (int work = static_cast<int>(blockIdx.x); work < num_rows;) {
+  for (int work = static_cast<int>(blockIdx.x); work < num_tiles * params.num_q_heads;) {
     const int next_work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
     if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
     int first_entry = 0;
@@ -183,12 +238,16 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
       shared.first_entries[slot.index][lane] = first_entry;
       if (lane == 0) shared.rows[slot.index] = row;
       ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
+      if (params.max_means > 0) {
+        mark_hidden_means(params, row, shared.hidden_means(slot.index, params), lane);
+      }
       if (lane == 0) {
         const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index]);
         ptx::mbarrier_arrive_expect(q_full, Traits::kQBytes);
         for (int panel = 0; panel < Traits::kPanels; ++panel) {
           ptx::tma_load(ptx::shared_address(shared.q[slot.index]) + panel * Traits::kQPanelBytes,
-                        &maps.q, q_full, {panel * 64, row.first_row, row.head, 0}, once);
+                        &maps.q, q_full, {panel * 64, row.first_row, row.head, 0},
+                        ptx::evict_first_policy());
         }
       }
       slot.advance();

@@ -42,6 +42,16 @@ struct RowInfo {
   TileWalk walk;
 };
 
+/// Blocks before a row's query block: those it may see as means.
+__device__ inline int means_before(const PrefillParams& params, const RowInfo& row) {
+  return row.q_tile * kQTileRows / params.block_size;
+}
+/// Row of the packed means where the first block of a row's sequence and KV head lies.
+__device__ inline int first_mean_row(const PrefillParams& params, const RowInfo& row) {
+  const int num_kv_heads = params.num_q_heads / params.group_size;
+  return (row.seq * num_kv_heads + row.head / params.group_size) * params.max_means;
+}
+
 template <typename Traits>
 struct PrefillShared {
   alignas(ptx::kSwizzleAtomBytes) uint8_t q[Traits::kQSlots][Traits::kQBytes];
@@ -58,6 +68,12 @@ struct PrefillShared {
   int32_t tile_of_stage[Traits::kStages];  // KV tile that a K stage holds, for masks
   RowInfo rows[Traits::kQSlots];
   int32_t first_entries[Traits::kQSlots][32];  // lists only: see TileWalker
+  // Periphery only: hidden[kQSlots][max_means / 32] follows, a bit for each block that is not seen
+  // as a mean: it is listed, or not before the query block.
+
+  __device__ uint32_t* hidden_means(int slot, const PrefillParams& params) {
+    return reinterpret_cast<uint32_t*>(this + 1) + slot * (params.max_means / 32);
+  }
 
   __device__ void init_barriers() {
     for (int i = 0; i < Traits::kQSlots; ++i) {
@@ -76,9 +92,12 @@ struct PrefillShared {
   }
 };
 
-/// Bytes to ask for at launch: the struct, and room to align it.
+/// Bytes to ask for at launch: the struct, what follows it, and room to align it.
 template <typename Traits>
-constexpr int kPrefillSharedBytes = sizeof(PrefillShared<Traits>) + ptx::kSwizzleAtomBytes;
+int prefill_shared_bytes(const PrefillParams& params) {
+  return static_cast<int>(sizeof(PrefillShared<Traits>) + ptx::kSwizzleAtomBytes) +
+         Traits::kQSlots * (params.max_means / 8);
+}
 
 /// A position in a ring of kSize buffers and the parity of its current phase.
 template <int kSize>

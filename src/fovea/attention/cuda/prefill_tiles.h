@@ -81,4 +81,24 @@ FOVEA_HOST_DEVICE constexpr KvTileRange row_tile_range(const SequenceShape& shap
   return range;
 }
 
+/// Tiles [first, end) of block means that a query tile walks before its keys: they hold the blocks
+/// before its query block that the window of its first row, the widest, covers whole.
+struct MeanTileRange {
+  int first = 0;
+  int end = 0;
+};
+FOVEA_HOST_DEVICE constexpr MeanTileRange mean_tile_range(const SequenceShape& shape, int q_tile,
+                                                          int block_size, int tile_rows) {
+  const int low = q_tile * kQTileRows;
+  const int q_block = low / block_size;
+  MeanTileRange range;
+  range.end = (q_block + tile_rows - 1) / tile_rows;
+  if (shape.window_left >= 0 && low > shape.window_left) {
+    const int first_block = (low - shape.window_left + block_size - 1) / block_size;
+    range.first = first_block / tile_rows;
+    if (first_block >= q_block) range.first = range.end;
+  }
+  return range;
+}
+
 }  // namespace fovea::cuda

@@ -6,15 +6,29 @@
 
 namespace fovea::cuda {
 
-/// Dense: step j is KV tile `last - j`. Along a list: the steps run through its entries from the
-/// end, each block from its last tile to its first, and begin `last` tiles into the last block.
+/// First the tiles of block means, from the last to the first. Then, dense: KV tile `last`, `last`
+/// - 1 and so on. Along a list: the steps run through its entries from the end, each block from its
+/// last tile to its first, and begin `last` tiles into the last block.
 struct TileWalk {
-  int num_tiles = 0;         // steps; 0: no row of the tile sees a key
+  int num_tiles = 0;         // steps, those over means included; 0: no row of the tile sees a key
   int num_masked_first = 0;  // leading steps that need their mask
   int num_masked_last = 0;   // trailing ones
   int last = 0;
   int64_t list_end = -1;  // one past the last used entry in the pool; -1: dense
+  int list_len = 0;       // entries before it that belong to the list
+  MeanTileRange means;
+
+  /// Puts the tiles of means in front. All of them need their mask.
+  __device__ void prepend_means(const MeanTileRange& range) {
+    means = range;
+    num_tiles += range.end - range.first;
+    num_masked_first += range.end - range.first;
+  }
 };
+
+/// How a tile of means is told from a KV tile: tile numbers are not negative.
+__device__ inline int mean_tile_number(int tile) { return ~tile; }
+__device__ inline bool is_mean_tile(int tile) { return tile < 0; }
 
 __device__ inline TileWalk dense_walk(const KvTileRange& range) {
   TileWalk walk;
@@ -49,6 +63,7 @@ __device__ inline TileWalk list_walk(const KvTileRange& range, const int32_t* po
   while (len > 0 && last_entry * tiles_per_block >= range.end) {
     if (--len > 0) last_entry = list[len - 1];
   }
+  walk.list_len = len;
   walk.list_end = begin + len;
   if (len == 0) return walk;
   const int skipped = range.first > 0 ? count_below(list, len, range.first / tiles_per_block) : 0;
@@ -74,18 +89,20 @@ __device__ inline int list_entry(const int32_t* pool, int64_t list_end, int from
 /// Hands out the tiles of a walk to a whole warp, list entries 32 at a time and one batch ahead.
 class TileWalker {
  public:
-  /// `first_entry` is list_entry(..., 0, lane).
+  /// `walk` must outlive this; `first_entry` is list_entry(..., 0, lane).
   __device__ TileWalker(const TileWalk& walk, const int32_t* pool, int tiles_per_block, int lane,
                         int first_entry)
       : walk_(walk),
         pool_(pool),
         tiles_per_block_(tiles_per_block),
         lane_(lane),
+        mean_(walk.means.end),
         sub_(walk.last),
         ahead_(first_entry) {}
 
-  /// KV tile of the next step. Call at most num_tiles times, with the whole warp.
+  /// The tile of the next step. Call at most num_tiles times, with the whole warp.
   __device__ int next() {
+    if (mean_ > walk_.means.first) return mean_tile_number(--mean_);
     if (walk_.list_end < 0) return walk_.last - step_++;
     if ((step_ & 31) == 0 && step_ == next_batch_) {
       batch_ = ahead_;
@@ -102,10 +119,11 @@ class TileWalker {
   }
 
  private:
-  TileWalk walk_;
+  const TileWalk& walk_;
   const int32_t* pool_;
   int tiles_per_block_;
   int lane_;
+  int mean_;      // one past the next tile of means
   int sub_;       // tiles already handed out of the current block
   int step_ = 0;  // dense: tiles handed out; list: blocks
   int next_batch_ = 0;
