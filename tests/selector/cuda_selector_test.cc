@@ -1,6 +1,7 @@
 // Statistics and selection on the GPU against the CPU's and the double reference.
 #include "fovea/selector/cuda/cuda_selector.h"
 
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,10 +43,12 @@ class CudaSelection : public ::testing::Test {
   }
 };
 
-/// What SelectorParams points to, in GPU memory.
+/// What SelectorParams points to, in GPU memory; q, K, V and means in f16 where `is_f16`, which
+/// host tensors hold as f32.
 class DeviceCall {
  public:
-  explicit DeviceCall(const SelectorParams& host) : params_(host) {
+  explicit DeviceCall(const SelectorParams& host, bool is_f16 = false)
+      : params_(host), is_f16_(is_f16) {
     const int64_t batch = host.batch.batch_size;
     params_.q = copy(host.q);
     params_.kv.k = copy(host.kv.k);
@@ -55,10 +58,11 @@ class DeviceCall {
     params_.batch.kv_lens = keep(host.batch.kv_lens, batch);
     params_.prompt_lens = keep(host.prompt_lens, batch);
     BlockStatsView& stats = params_.stats;
-    for (TensorView* view : {&stats.centroid, &stats.radius, &stats.v_mean, &stats.witness,
-                             &stats.rest_mean, &stats.non_finite}) {
+    for (TensorView* view : {&stats.centroid, &stats.v_mean, &stats.witness, &stats.rest_mean}) {
       *view = copy(*view);
     }
+    stats.radius = copy_as_is(stats.radius);
+    stats.non_finite = copy_as_is(stats.non_finite);
   }
   SelectorParams& params() { return params_; }
 
@@ -78,6 +82,16 @@ class DeviceCall {
     return buffers_.back().as<const T>();
   }
   TensorView copy(const TensorView& host) {
+    if (!is_f16_ || host.empty()) return copy_as_is(host);
+    const auto* values = host.as<const float>();
+    const std::vector<__half> narrow(values, values + host.num_elements());
+    TensorView view = host;
+    view.dtype = DType::kF16;
+    view.device = kGpu.device;
+    view.data = const_cast<__half*>(keep(narrow.data(), host.num_elements()));
+    return view;
+  }
+  TensorView copy_as_is(const TensorView& host) {
     TensorView view = host;
     if (host.empty()) return view;
     view.device = kGpu.device;
@@ -86,15 +100,16 @@ class DeviceCall {
     return view;
   }
   SelectorParams params_;
+  bool is_f16_;
   std::vector<DeviceBuffer> buffers_;
 };
 
-CaseShape shape_of(int64_t head_dim, int64_t num_witnesses = 4) {
+CaseShape shape_of(int64_t head_dim, int64_t num_witnesses = 4, int64_t block_size = 128) {
   return {.dtype = DType::kBF16,
           .num_q_heads = 6,
           .num_kv_heads = 2,
           .head_dim = head_dim,
-          .block_size = 128,
+          .block_size = block_size,
           .num_witnesses = num_witnesses};
 }
 
@@ -124,8 +139,8 @@ bool is_near_tie(const SelectorParams& params, const ReferenceScores& scores, in
 }
 
 /// Selects on the GPU from the CPU's statistics and compares with the reference's lists.
-void expect_like_reference(const SelectorParams& params) {
-  DeviceCall device(params);
+void expect_like_reference(const SelectorParams& params, bool is_f16 = false) {
+  DeviceCall device(params, is_f16);
   check_selector_params(device.params(), kGpu);
   ASSERT_EQ(cuda_selector().why_unsupported(device.params(), kGpu), "");
   BlockSelection expected, got;
@@ -174,11 +189,13 @@ double at(const TensorView& view, int64_t index) {
 }
 
 TEST_F(CudaSelection, StatisticsFollowTheirRules) {
-  for (const int64_t head_dim : {64, 128, 256}) {
+  for (const auto& [head_dim, size] : std::initializer_list<std::pair<int64_t, int64_t>>{
+           {64, 128}, {128, 128}, {256, 128}, {64, 64}, {128, 256}, {256, 64}, {64, 256}}) {
     for (const int64_t num_witnesses : {0, 1, 8}) {
-      SCOPED_TRACE(fmt::format("head_dim {}, {} witnesses", head_dim, num_witnesses));
-      const CaseShape shape = shape_of(head_dim, num_witnesses);
-      const Prompt prompt = make_prompt(shape, 9 * 128 + 40, 5);
+      SCOPED_TRACE(
+          fmt::format("head_dim {}, block_size {}, {} witnesses", head_dim, size, num_witnesses));
+      const CaseShape shape = shape_of(head_dim, num_witnesses, size);
+      const Prompt prompt = make_prompt(shape, 9 * size + 40, 5);
       PagedCase pages(shape, 12, 1, 3);
       pages.append(0, prompt, prompt.len);
       SelectorParams host;
@@ -190,7 +207,7 @@ TEST_F(CudaSelection, StatisticsFollowTheirRules) {
       host.batch.kv_lens = pages.kv_lens().data();
       host.q = Tensor(DType::kBF16, {0, shape.num_q_heads, head_dim}).view();
       DeviceCall device(host);
-      const BlockStats on_cpu(DType::kBF16, 12, 2, head_dim, 128, num_witnesses);
+      const BlockStats on_cpu(DType::kBF16, 12, 2, head_dim, size, num_witnesses);
       compute_block_stats_cuda(device.params().kv, 0, 0, 9, 0, device.params().stats, kGpu);
       cuda::check_cuda(cudaDeviceSynchronize(), "computing statistics");
       const BlockStatsView got = on_cpu.view();
@@ -207,26 +224,28 @@ TEST_F(CudaSelection, StatisticsFollowTheirRules) {
         for (int64_t h = 0; h < 2; ++h) {
           const int64_t entry = pages.table(0, b) * 2 + h;
           const auto key = [&](int64_t t, int64_t c) {
-            return at(host.kv.k, (entry * 128 + t) * head_dim + c);
+            return at(host.kv.k, (entry * size + t) * head_dim + c);
           };
           // The mean of rows, rounded once; f32 sums may round the other way at a tie.
           const auto expect_mean = [&](const TensorView& view, auto value, auto is_in,
                                        double count) {
             for (int64_t c = 0; c < head_dim; ++c) {
               double sum = 0;
-              for (int64_t t = 0; t < 128; ++t) sum += is_in(t) ? value(t, c) : 0.0;
+              for (int64_t t = 0; t < size; ++t) sum += is_in(t) ? value(t, c) : 0.0;
               const double mean = sum / count;
               ASSERT_NEAR(at(view, entry * head_dim + c), mean, std::abs(mean) * 0x1p-8 + 1e-6);
             }
           };
           const auto all = [](int64_t) { return true; };
-          expect_mean(got.centroid, key, all, 128);
+          expect_mean(got.centroid, key, all, static_cast<double>(size));
           expect_mean(
               got.v_mean,
-              [&](int64_t t, int64_t c) { return at(host.kv.v, (entry * 128 + t) * head_dim + c); },
-              all, 128);
-          std::vector<double> nearest(128, 0.0);
-          for (int64_t t = 0; t < 128; ++t) {
+              [&](int64_t t, int64_t c) {
+                return at(host.kv.v, (entry * size + t) * head_dim + c);
+              },
+              all, static_cast<double>(size));
+          std::vector<double> nearest(static_cast<size_t>(size), 0.0);
+          for (int64_t t = 0; t < size; ++t) {
             for (int64_t c = 0; c < head_dim; ++c) {
               nearest[static_cast<size_t>(t)] +=
                   std::pow(key(t, c) - at(got.centroid, entry * head_dim + c), 2);
@@ -245,12 +264,12 @@ TEST_F(CudaSelection, StatisticsFollowTheirRules) {
               return true;
             };
             int64_t found = 0;
-            while (found < 128 && !is_key(found)) ++found;
-            ASSERT_LT(found, 128) << "witness " << w << " is no key of its block";
+            while (found < size && !is_key(found)) ++found;
+            ASSERT_LT(found, size) << "witness " << w << " is no key of its block";
             const double farthest = *std::max_element(nearest.begin(), nearest.end());
             EXPECT_GE(nearest[static_cast<size_t>(found)], farthest * (1 - 1e-5));
             chosen.push_back(found);
-            for (int64_t t = 0; t < 128; ++t) {
+            for (int64_t t = 0; t < size; ++t) {
               double distance = 0;
               for (int64_t c = 0; c < head_dim; ++c) {
                 distance += std::pow(key(t, c) - key(found, c), 2);
@@ -263,7 +282,7 @@ TEST_F(CudaSelection, StatisticsFollowTheirRules) {
             expect_mean(
                 got.rest_mean, key,
                 [&](int64_t t) { return std::count(chosen.begin(), chosen.end(), t) == 0; },
-                static_cast<double>(128 - num_witnesses));
+                static_cast<double>(size - num_witnesses));
           }
         }
       }
@@ -308,6 +327,86 @@ TEST_F(CudaSelection, ListsAreTheReferences) {
           WholePrompt whole(shape, make_prompt(shape, 37 * 128 + 5, 23), settings);
           expect_like_reference(whole.call.params);
         }
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelection, ListsAreTheReferencesForEveryBlockSize) {
+  using Method = SelectorMethod;
+  for (const int64_t block_size : {64, 256}) {
+    for (const int64_t head_dim : {64, 128}) {
+      for (const Method method : {Method::kCentroid, Method::kRescue, Method::kWitness,
+                                  Method::kBound, Method::kStreaming}) {
+        for (const float density : {0.0f, 0.25f}) {
+          SCOPED_TRACE(fmt::format("{} block_size {} head_dim {} density {}",
+                                   selector_method_name(method), block_size, head_dim, density));
+          SelectorSettings settings;
+          settings.method = method;
+          settings.density = density;
+          settings.streaming_local_tokens = 700;
+          const CaseShape shape = shape_of(head_dim, 4, block_size);
+          WholePrompt whole(shape, make_prompt(shape, 19 * block_size + 45, 29), settings);
+          expect_like_reference(whole.call.params);
+        }
+      }
+    }
+  }
+}
+
+/// Rounds f32 values to f16.
+void round_to_f16(std::vector<float>& values) {
+  for (float& value : values) value = __half2float(__float2half_rn(value));
+}
+
+TEST_F(CudaSelection, ListsAreTheReferencesInF16) {
+  for (const int64_t head_dim : {64, 128, 256}) {
+    for (const SelectorMethod method :
+         {SelectorMethod::kCentroid, SelectorMethod::kRescue, SelectorMethod::kWitness}) {
+      for (const float density : {0.0f, 0.25f}) {
+        SCOPED_TRACE(fmt::format("{} head_dim {} density {}", selector_method_name(method),
+                                 head_dim, density));
+        SelectorSettings settings;
+        settings.method = method;
+        settings.density = density;
+        CaseShape shape = shape_of(head_dim);
+        shape.dtype = DType::kF32;
+        Prompt prompt = make_prompt(shape, 21 * 128 + 5, 23);
+        for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) round_to_f16(*values);
+        WholePrompt whole(shape, std::move(prompt), settings);
+        const BlockStatsView& stats = whole.pages.stats().view();
+        for (const TensorView* view : {&stats.centroid, &stats.rest_mean}) {
+          for (int64_t i = 0; i < view->num_elements(); ++i) {
+            float& value = view->as<float>()[i];
+            value = __half2float(__float2half_rn(value));
+          }
+        }
+        expect_like_reference(whole.call.params, true);
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelection, ManyBlocksAndEqualOnes) {
+  CaseShape shape = shape_of(64);
+  shape.num_q_heads = 4;
+  for (const bool is_equal : {false, true}) {
+    Prompt prompt = make_prompt(shape, 700 * 128, 31);
+    if (is_equal) {
+      for (size_t i = 0; i < prompt.k.size(); ++i) prompt.k[i] = prompt.k[i % 128];
+    }
+    for (const SelectorMethod method :
+         {SelectorMethod::kCentroid, SelectorMethod::kRescue, SelectorMethod::kWitness}) {
+      for (const float density : {0.0f, 0.1f}) {
+        SCOPED_TRACE(
+            fmt::format("{} density {} equal {}", selector_method_name(method), density, is_equal));
+        SelectorSettings settings;
+        settings.method = method;
+        settings.density = density;
+        PagedCase pages(shape, 701, 1, 3);
+        pages.append(0, prompt, prompt.len);
+        const Call call(pages, {&prompt}, {2 * 128}, settings);
+        expect_like_reference(call.params);
       }
     }
   }

@@ -48,8 +48,10 @@ void check_shape(const TensorView& tensor, const char* name,
 
 void check_q_and_kv(const SelectorParams& params, const Context& context) {
   const TensorView& q = params.q;
-  check_argument(q.dtype == DType::kF32 || q.dtype == DType::kBF16, "q must be f32 or bf16, got {}",
-                 q.describe());
+  const bool has_f16 = context.device.type == DeviceType::kCuda;
+  check_argument(
+      q.dtype == DType::kF32 || q.dtype == DType::kBF16 || (q.dtype == DType::kF16 && has_f16),
+      "q must be f32 or bf16, or f16 on a GPU, got {}", q.describe());
   check_tensor(q, "q", q.dtype, 3, context);
   check_argument(q.shape[1] > 0 && q.shape[2] > 0, "q must have heads and head_dim, got {}",
                  q.describe());

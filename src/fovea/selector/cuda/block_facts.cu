@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "fovea/attention/cuda/check.h"
 #include "fovea/attention/cuda/ptx/math.h"
@@ -12,73 +13,120 @@ constexpr int kSortThreads = 1024;
 constexpr int kPrefixWarps = 8;
 
 __device__ int complete_blocks(const SelectParams& params, int seq) {
-  return static_cast<int>(params.kv_lens[seq] / kSelectBlockSize);
+  return static_cast<int>(params.kv_lens[seq] / params.block_size);
+}
+
+/// Statistics of one KV head of one sequence.
+struct HeadStats {
+  const SelectParams& params;
+  const StatsSource& source;
+  int seq, kv_head, num_blocks;
+
+  __device__ int64_t entry(int block) const {
+    return source.page_table != nullptr ? source.page_table[seq * source.page_table_stride + block]
+                                        : source.block_offsets[seq] + block;
+  }
+  /// -1: there is no such block, or it is not finite.
+  __device__ float radius(int block) const {
+    if (block >= num_blocks) return -1.f;
+    const int64_t at = entry(block);
+    const bool is_finite = source.non_finite[at * source.non_finite_strides[0] +
+                                             kv_head * source.non_finite_strides[1]] == 0;
+    return is_finite
+               ? source.radius[at * source.radius_strides[0] + kv_head * source.radius_strides[1]]
+               : -1.f;
+  }
+};
+
+/// Where a block lies in its tile: by radius, the widest first, and 16 places further on from tile
+/// to tile, so that the wide ones fall to every warp in turn. Whole warp.
+__device__ int place_by_radius(const HeadStats& stats, int block, float radius, int lane) {
+  const int tile = block / kFactTileBlocks;
+  int num_before = 0;
+#pragma unroll
+  for (int i = 0; i < kFactTileBlocks / 32; ++i) {
+    const int other = tile * kFactTileBlocks + i * 32 + lane;
+    const float other_radius = stats.radius(other);
+    const bool is_before = other_radius > radius || (other_radius == radius && other < block);
+    num_before += __popc(__ballot_sync(~0u, is_before));
+  }
+  return (num_before + tile * 16) % kFactTileBlocks;
 }
 
 /// One warp per (block, row of the block, KV head, sequence): copies the row to its tile, zeros
-/// where there is no finite block. Row 0 carries the radius and the extent along.
-template <int kHeadDim>
+/// where there is no finite block. Row 0 carries radius and extent along.
+template <typename Element, int kHeadDim>
 __global__ __launch_bounds__(kPackWarps * 32) void pack_kernel(const SelectParams params,
-                                                               const StatsSource source) {
+                                                               const StatsSource source,
+                                                               bool is_by_radius) {
   const int block = static_cast<int>(blockIdx.x) * kPackWarps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(blockIdx.y) % params.facts.rows_per_block;
-  const int kv_head = static_cast<int>(blockIdx.y) / params.facts.rows_per_block;
+  const int rows_per_block = params.facts.rows_per_block;
+  const int row = static_cast<int>(blockIdx.y) % rows_per_block;
+  const int kv_head = static_cast<int>(blockIdx.y) / rows_per_block;
   const int seq = static_cast<int>(blockIdx.z);
-  const int num_blocks = complete_blocks(params, seq);
-  const int tiles = params.facts.max_blocks / kFactTileBlocks;
-  if (block / kFactTileBlocks * kFactTileBlocks >= num_blocks) return;  // nobody reads this tile
+  const HeadStats stats{params, source, seq, kv_head, complete_blocks(params, seq)};
+  const int tile = block / kFactTileBlocks;
+  if (tile * kFactTileBlocks >= stats.num_blocks) return;  // nobody reads this tile
 
-  const int64_t group = static_cast<int64_t>(seq) * params.num_kv_heads + kv_head;
-  const int64_t tile =
-      (group * tiles + block / kFactTileBlocks) * params.facts.rows_per_block + row;
-  auto* to = static_cast<__nv_bfloat16*>(params.facts.rows) +
-             (tile * kFactTileBlocks + block % kFactTileBlocks) * kHeadDim;
+  const float radius = stats.radius(block);
+  const int place =
+      is_by_radius ? place_by_radius(stats, block, radius, lane) : block % kFactTileBlocks;
   constexpr int kWords = kHeadDim / 64;  // 32-bit words of a lane
   uint32_t words[kWords] = {};
-  float radius = -1.f;
   float extent = 0.f;
-  if (block < num_blocks) {
-    const int64_t entry = source.page_table != nullptr
-                              ? source.page_table[seq * source.page_table_stride + block]
-                              : source.block_offsets[seq] + block;
-    const bool finite = source.non_finite[entry * source.non_finite_strides[0] +
-                                          kv_head * source.non_finite_strides[1]] == 0;
-    if (finite) {
-      const auto load = [&](const void* base, const int64_t(&strides)[2], int64_t index,
-                            uint32_t(&out)[kWords]) {
-        const auto* from = reinterpret_cast<const uint32_t*>(
-            static_cast<const __nv_bfloat16*>(base) + entry * strides[0] + index * strides[1]);
+  if (radius >= 0.f) {
+    const int64_t entry = stats.entry(block);
+    const auto load = [&](const void* base, const int64_t(&strides)[2], int64_t index,
+                          uint32_t(&out)[kWords]) {
+      const auto* from = reinterpret_cast<const uint32_t*>(static_cast<const Element*>(base) +
+                                                           entry * strides[0] + index * strides[1]);
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) out[i] = from[lane * kWords + i];
-      };
-      if (row == 0) {
-        load(source.mean, source.mean_strides, kv_head, words);
-        uint32_t centroid[kWords];
-        load(source.centroid, source.centroid_strides, kv_head, centroid);
-        float sum = 0;
+      for (int i = 0; i < kWords; ++i) out[i] = from[lane * kWords + i];
+    };
+    if (row == 0) {
+      load(source.mean, source.mean_strides, kv_head, words);
+      uint32_t centroid[kWords];
+      load(source.centroid, source.centroid_strides, kv_head, centroid);
+      float sum = 0;
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) {
-          const float2 pair = ptx::unpack2<__nv_bfloat16>(centroid[i]);
-          sum = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, sum));
-        }
-#pragma unroll
-        for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-        radius =
-            source.radius[entry * source.radius_strides[0] + kv_head * source.radius_strides[1]];
-        extent = sqrtf(sum) + radius;
-      } else {
-        load(source.witness, source.witness_strides,
-             kv_head * (params.facts.rows_per_block - 1) + row - 1, words);
+      for (int i = 0; i < kWords; ++i) {
+        const float2 pair = ptx::unpack2<Element>(centroid[i]);
+        sum = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, sum));
       }
+#pragma unroll
+      for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+      extent = sqrtf(sum) + radius;
+    } else {
+      load(source.witness, source.witness_strides, kv_head * (rows_per_block - 1) + row - 1, words);
     }
   }
+  const int64_t group = static_cast<int64_t>(seq) * params.num_kv_heads + kv_head;
+  const int64_t tiles = params.facts.max_blocks / kFactTileBlocks;
+  const int64_t to = ((group * tiles + tile) * rows_per_block + row) * kFactTileBlocks + place;
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) reinterpret_cast<uint32_t*>(to)[lane * kWords + i] = words[i];
-  if (row == 0 && lane == 0) {
-    params.facts.radius[group * params.facts.max_blocks + block] = radius;
-    params.facts.extent[group * params.facts.max_blocks + block] = extent;
+  for (int i = 0; i < kWords; ++i) {
+    static_cast<uint32_t*>(params.facts.rows)[to * kHeadDim / 2 + lane * kWords + i] = words[i];
   }
+  if (row == 0 && lane == 0) {
+    const int64_t first = group * params.facts.max_blocks;
+    params.facts.slots[first + tile * kFactTileBlocks + place] = {block, radius};
+    params.facts.radius[first + block] = radius;
+    params.facts.extent[first + block] = extent;
+  }
+}
+
+template <typename Element>
+void launch_pack(const SelectParams& params, const StatsSource& source, int head_dim,
+                 bool is_by_radius, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(params.facts.max_blocks / kPackWarps),
+                  static_cast<unsigned>(params.num_kv_heads * params.facts.rows_per_block),
+                  static_cast<unsigned>(params.batch_size));
+  const auto kernel = head_dim == 64    ? pack_kernel<Element, 64>
+                      : head_dim == 128 ? pack_kernel<Element, 128>
+                                        : pack_kernel<Element, 256>;
+  kernel<<<grid, kPackWarps * 32, 0, stream>>>(params, source, is_by_radius);
+  check_cuda(cudaGetLastError(), "launching pack_kernel");
 }
 
 /// One CTA per (KV head, sequence): sorts the blocks by radius in shared memory (bitonic), those
@@ -149,8 +197,7 @@ struct RankedQuantile {
 /// One warp per (query block, KV head, sequence): walks the sorted blocks, keeps those before the
 /// query block, and picks out the ranks it wants.
 __global__ __launch_bounds__(kPrefixWarps * 32) void prefix_kernel(const SelectParams params,
-                                                                   const FactsSettings settings,
-                                                                   bool needs_order) {
+                                                                   const FactsSettings settings) {
   const int seq = static_cast<int>(blockIdx.z);
   const int num_blocks = complete_blocks(params, seq);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -187,7 +234,7 @@ __global__ __launch_bounds__(kPrefixWarps * 32) void prefix_kernel(const SelectP
       facts.widest = other;
     }
   }
-  if (needs_order && count > 0) {
+  if (settings.has_quantiles && count > 0) {
     RankedQuantile low, high, most;
     low.aim(settings.quantile_low, count);
     high.aim(settings.quantile_high, count);
@@ -216,25 +263,17 @@ __global__ __launch_bounds__(kPrefixWarps * 32) void prefix_kernel(const SelectP
 }  // namespace
 
 void launch_block_facts(const SelectParams& params, const StatsSource& source, int head_dim,
-                        const FactsSettings& settings, bool needs_order, cudaStream_t stream) {
+                        bool is_bf16, const FactsSettings& settings, cudaStream_t stream) {
   const BlockFactsView& facts = params.facts;
   const auto batch = static_cast<unsigned>(params.batch_size);
-  const dim3 pack_grid(static_cast<unsigned>(facts.max_blocks / kPackWarps),
-                       static_cast<unsigned>(params.num_kv_heads * facts.rows_per_block), batch);
-  switch (head_dim) {
-    case 64:
-      pack_kernel<64><<<pack_grid, kPackWarps * 32, 0, stream>>>(params, source);
-      break;
-    case 128:
-      pack_kernel<128><<<pack_grid, kPackWarps * 32, 0, stream>>>(params, source);
-      break;
-    default:
-      pack_kernel<256><<<pack_grid, kPackWarps * 32, 0, stream>>>(params, source);
-      break;
+  const bool is_by_radius = settings.has_uplift;
+  if (is_bf16) {
+    launch_pack<__nv_bfloat16>(params, source, head_dim, is_by_radius, stream);
+  } else {
+    launch_pack<__half>(params, source, head_dim, is_by_radius, stream);
   }
-  check_cuda(cudaGetLastError(), "launching pack_kernel");
   const auto kv_heads = static_cast<unsigned>(params.num_kv_heads);
-  if (needs_order) {
+  if (settings.has_quantiles) {
     int power_of_two = 2;
     while (power_of_two < facts.max_blocks) power_of_two *= 2;
     const int bytes = power_of_two * static_cast<int>(sizeof(unsigned long long));
@@ -247,7 +286,7 @@ void launch_block_facts(const SelectParams& params, const StatsSource& source, i
   }
   const dim3 prefix_grid(static_cast<unsigned>((facts.max_blocks + kPrefixWarps) / kPrefixWarps),
                          kv_heads, batch);
-  prefix_kernel<<<prefix_grid, kPrefixWarps * 32, 0, stream>>>(params, settings, needs_order);
+  prefix_kernel<<<prefix_grid, kPrefixWarps * 32, 0, stream>>>(params, settings);
   check_cuda(cudaGetLastError(), "launching prefix_kernel");
 }
 

@@ -12,10 +12,12 @@ struct FactsSettings {
   float quantile_high = 0;
   float uplift_clamp = 0;    // 0: none
   bool over_prompt = false;  // quantiles over all complete blocks, not those before the query block
+  bool has_quantiles = false;  // the method uses them
+  bool has_uplift = false;     // the method uses radii: blocks of a tile are laid out by theirs
 };
 
-/// Fills params.facts for every sequence. `needs_order` when the method uses quantiles.
+/// Fills params.facts for every sequence.
 void launch_block_facts(const SelectParams& params, const StatsSource& source, int head_dim,
-                        const FactsSettings& settings, bool needs_order, cudaStream_t stream);
+                        bool is_bf16, const FactsSettings& settings, cudaStream_t stream);
 
 }  // namespace fovea::cuda

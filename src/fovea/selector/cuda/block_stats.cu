@@ -1,5 +1,6 @@
-// One CTA per (block, KV head): 256 threads hold the block's keys in registers, 8 columns each.
+// One CTA per (block, KV head), whose threads hold the block's keys in registers, 8 columns each.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "fovea/attention/cuda/check.h"
 #include "fovea/attention/cuda/ptx/math.h"
@@ -9,19 +10,18 @@ namespace fovea::cuda {
 namespace {
 
 constexpr int kStatsThreads = 256;
-constexpr int kBlockSize = 128;
 
 struct StatsParams {
-  const __nv_bfloat16* k;
-  const __nv_bfloat16* v;
+  const void* k;
+  const void* v;
   int64_t block_stride, head_stride, row_stride;  // K and V have the same
   const int32_t* page_table;                      // of the sequence; null: contiguous
   const int64_t* kv_offset;                       // contiguous: row of the sequence's key 0
   int64_t first_block, block_offset;
-  __nv_bfloat16* centroid;
-  __nv_bfloat16* v_mean;
-  __nv_bfloat16* witness;
-  __nv_bfloat16* rest_mean;
+  void* centroid;
+  void* v_mean;
+  void* witness;
+  void* rest_mean;
   float* radius;
   int32_t* non_finite;
   int64_t centroid_strides[2], v_mean_strides[2], witness_strides[2], rest_strides[2];
@@ -29,8 +29,22 @@ struct StatsParams {
   int num_witnesses;
 };
 
-template <int kHeadDim>
+template <typename Element_, int kHeadDim_, int kBlockSize_>
+struct StatsTraits {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kBlockSize = kBlockSize_;
+};
+
+__device__ inline __nv_bfloat16 rounded(float x, __nv_bfloat16) { return __float2bfloat16(x); }
+__device__ inline __half rounded(float x, __half) { return __float2half(x); }
+__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widened(__half x) { return __half2float(x); }
+
+template <typename Traits>
 struct StatsShared {
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr int kBlockSize = Traits::kBlockSize;
   float partial[kStatsThreads / 32][kHeadDim];
   float row[kHeadDim];  // what distances are taken from
   float
@@ -39,14 +53,16 @@ struct StatsShared {
 };
 
 /// A thread's share of a block: 8 columns of every kRowStep-th row.
-template <int kHeadDim>
+template <typename Traits>
 class BlockRows {
  public:
+  using Element = typename Traits::Element;
+  static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kThreadsPerRow = kHeadDim / 8;
   static constexpr int kRowStep = kStatsThreads / kThreadsPerRow;
-  static constexpr int kRows = kBlockSize / kRowStep;
+  static constexpr int kRows = Traits::kBlockSize / kRowStep;
 
-  __device__ BlockRows(const __nv_bfloat16* block, int64_t row_stride)
+  __device__ BlockRows(const Element* block, int64_t row_stride)
       : column_(static_cast<int>(threadIdx.x) % kThreadsPerRow * 8),
         first_row_(static_cast<int>(threadIdx.x) / kThreadsPerRow) {
 #pragma unroll
@@ -64,7 +80,7 @@ class BlockRows {
     const uint32_t words[4] = {data_[i].x, data_[i].y, data_[i].z, data_[i].w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float2 pair = ptx::unpack2<__nv_bfloat16>(words[j]);
+      const float2 pair = ptx::unpack2<Element>(words[j]);
       visit(2 * j, pair.x);
       visit(2 * j + 1, pair.y);
     }
@@ -82,9 +98,8 @@ class BlockRows {
     return sum;
   }
 
-  /// Mean over rows whose `nearest` is not negative, as bf16, to global memory and shared.row.
-  __device__ void mean(StatsShared<kHeadDim>& shared, int count, bool all,
-                       __nv_bfloat16* to) const {
+  /// Mean over rows whose `nearest` is not negative, rounded, to global memory and shared.row.
+  __device__ void mean(StatsShared<Traits>& shared, int count, bool all, Element* to) const {
     float sum[8] = {};
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -106,10 +121,9 @@ class BlockRows {
       float total = 0;
 #pragma unroll
       for (int w = 0; w < kStatsThreads / 32; ++w) total += shared.partial[w][c];
-      const __nv_bfloat16 rounded = __float2bfloat16(total / static_cast<float>(count));
-      to[c] = rounded;
+      to[c] = rounded(total / static_cast<float>(count), Element());
       // Distances are taken from the stored centroid, so that the bound holds for it.
-      shared.row[c] = __bfloat162float(rounded);
+      shared.row[c] = widened(to[c]);
     }
     __syncthreads();
   }
@@ -121,8 +135,9 @@ class BlockRows {
 };
 
 /// The key farthest from what is already kept, ties to the earlier; whole CTA.
-template <int kHeadDim>
-__device__ int choose_farthest(StatsShared<kHeadDim>& shared) {
+template <typename Traits>
+__device__ int choose_farthest(StatsShared<Traits>& shared) {
+  constexpr int kBlockSize = Traits::kBlockSize;
   if (threadIdx.x < 32) {
     unsigned long long best = 0;
     for (int t = static_cast<int>(threadIdx.x); t < kBlockSize; t += 32) {
@@ -141,9 +156,11 @@ __device__ int choose_farthest(StatsShared<kHeadDim>& shared) {
   return shared.chosen;
 }
 
-template <int kHeadDim>
+template <typename Traits>
 __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsParams p) {
-  __shared__ StatsShared<kHeadDim> shared;
+  using Element = typename Traits::Element;
+  constexpr int kBlockSize = Traits::kBlockSize;
+  __shared__ StatsShared<Traits> shared;
   const int64_t block = p.first_block + blockIdx.x;
   const int64_t head = blockIdx.y;
   const int64_t entry = p.page_table != nullptr ? p.page_table[block] : p.block_offset + block;
@@ -152,14 +169,16 @@ __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsP
                                : (*p.kv_offset + block * kBlockSize) * p.row_stride) +
       head * p.head_stride;
   {
-    const BlockRows<kHeadDim> values(p.v + start, p.row_stride);
-    values.mean(shared, kBlockSize, true,
-                p.v_mean + entry * p.v_mean_strides[0] + head * p.v_mean_strides[1]);
+    const BlockRows<Traits> values(static_cast<const Element*>(p.v) + start, p.row_stride);
+    values.mean(
+        shared, kBlockSize, true,
+        static_cast<Element*>(p.v_mean) + entry * p.v_mean_strides[0] + head * p.v_mean_strides[1]);
   }
-  const BlockRows<kHeadDim> keys(p.k + start, p.row_stride);
-  using Rows = BlockRows<kHeadDim>;
+  using Rows = BlockRows<Traits>;
+  const Rows keys(static_cast<const Element*>(p.k) + start, p.row_stride);
   keys.mean(shared, kBlockSize, true,
-            p.centroid + entry * p.centroid_strides[0] + head * p.centroid_strides[1]);
+            static_cast<Element*>(p.centroid) + entry * p.centroid_strides[0] +
+                head * p.centroid_strides[1]);
   float farthest = 0;
   bool finite = true;
 #pragma unroll
@@ -186,7 +205,7 @@ __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsP
     for (int i = 0; i < Rows::kRows; ++i) {
       if (keys.row(i) != chosen) continue;
       keys.for_columns(i, [&](int c, float x) { shared.row[keys.column() + c] = x; });
-      *reinterpret_cast<uint4*>(p.witness + entry * p.witness_strides[0] +
+      *reinterpret_cast<uint4*>(static_cast<Element*>(p.witness) + entry * p.witness_strides[0] +
                                 (head * p.num_witnesses + w) * p.witness_strides[1] +
                                 keys.column()) = keys.bits(i);
       if (keys.column() == 0) shared.nearest[chosen] = -1;
@@ -202,9 +221,23 @@ __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsP
     __syncthreads();
   }
   if (p.num_witnesses > 0) {
-    keys.mean(shared, kBlockSize - p.num_witnesses, false,
-              p.rest_mean + entry * p.rest_strides[0] + head * p.rest_strides[1]);
+    keys.mean(
+        shared, kBlockSize - p.num_witnesses, false,
+        static_cast<Element*>(p.rest_mean) + entry * p.rest_strides[0] + head * p.rest_strides[1]);
   }
+}
+
+/// Calls launch(traits) for the case at hand.
+template <typename Element, typename Launch>
+void with_traits(int64_t head_dim, int64_t block_size, Launch launch) {
+  if (head_dim == 64 && block_size == 64) return launch(StatsTraits<Element, 64, 64>());
+  if (head_dim == 64 && block_size == 128) return launch(StatsTraits<Element, 64, 128>());
+  if (head_dim == 64) return launch(StatsTraits<Element, 64, 256>());
+  if (head_dim == 128 && block_size == 64) return launch(StatsTraits<Element, 128, 64>());
+  if (head_dim == 128 && block_size == 128) return launch(StatsTraits<Element, 128, 128>());
+  if (head_dim == 128) return launch(StatsTraits<Element, 128, 256>());
+  if (block_size == 64) return launch(StatsTraits<Element, 256, 64>());
+  launch(StatsTraits<Element, 256, 128>());
 }
 
 }  // namespace
@@ -213,8 +246,8 @@ void launch_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int6
                         int64_t block_offset, const BlockStatsView& stats, cudaStream_t stream) {
   StatsParams p = {};
   const size_t row_axis = kv.is_paged() ? 2 : 0;
-  p.k = kv.k.as<const __nv_bfloat16>();
-  p.v = kv.v.as<const __nv_bfloat16>();
+  p.k = kv.k.data;
+  p.v = kv.v.data;
   p.block_stride = kv.k.stride[0];
   p.head_stride = kv.k.stride[1];
   p.row_stride = kv.k.stride[row_axis];
@@ -226,8 +259,7 @@ void launch_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int6
   p.first_block = first_block;
   p.block_offset = block_offset;
   const auto set = [](auto*& pointer, int64_t(&strides)[2], const TensorView& view) {
-    using T = std::remove_reference_t<decltype(*pointer)>;
-    pointer = view.as<T>();
+    pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(view.data);
     strides[0] = view.stride[0];
     strides[1] = view.stride[1];
   };
@@ -242,16 +274,13 @@ void launch_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int6
   }
   const dim3 grid(static_cast<unsigned>(end_block - first_block),
                   static_cast<unsigned>(kv.num_kv_heads()));
-  switch (kv.head_dim()) {
-    case 64:
-      block_stats_kernel<64><<<grid, kStatsThreads, 0, stream>>>(p);
-      break;
-    case 128:
-      block_stats_kernel<128><<<grid, kStatsThreads, 0, stream>>>(p);
-      break;
-    default:
-      block_stats_kernel<256><<<grid, kStatsThreads, 0, stream>>>(p);
-      break;
+  const auto launch = [&]<typename Traits>(Traits) {
+    block_stats_kernel<Traits><<<grid, kStatsThreads, 0, stream>>>(p);
+  };
+  if (kv.k.dtype == DType::kBF16) {
+    with_traits<__nv_bfloat16>(kv.head_dim(), stats.block_size, launch);
+  } else {
+    with_traits<__half>(kv.head_dim(), stats.block_size, launch);
   }
   check_cuda(cudaGetLastError(), "launching block_stats_kernel");
 }

@@ -36,23 +36,26 @@ void compute_block_stats_cuda(const KvView& kv, int64_t seq, int64_t first_block
   check_argument(!kv.is_paged() || kv.page_size == stats.block_size,
                  "page_size must be the statistics' block_size {}, got {}", stats.block_size,
                  kv.page_size);
-  if (kv.k.dtype != DType::kBF16 || stats.block_size != 128 ||
-      (head_dim != 64 && head_dim != 128 && head_dim != 256)) {
+  const auto is_size = [](int64_t size) { return size == 64 || size == 128 || size == 256; };
+  const DType dtype = kv.k.dtype;
+  if ((dtype != DType::kBF16 && dtype != DType::kF16) || !is_size(stats.block_size) ||
+      !is_size(head_dim) || (stats.block_size == 256 && head_dim == 256)) {
     fail(ErrorCode::kUnsupported,
-         "block statistics on the GPU are bf16, block_size 128, head_dim 64, 128 or 256; got {}, "
-         "{}, {}",
+         "block statistics on the GPU are bf16 or f16, block_size and head_dim 64, 128 or 256 but "
+         "not "
+         "both 256; got {}, {}, {}",
          dtype_name(kv.k.dtype), stats.block_size, head_dim);
   }
   check_argument(stats.num_witnesses >= 0 && stats.num_witnesses <= kMaxWitnesses,
                  "num_witnesses must be in 0 ... {}, got {}", kMaxWitnesses, stats.num_witnesses);
-  check_tensor(stats.centroid, "stats.centroid", DType::kBF16, num_kv_heads, head_dim);
-  check_tensor(stats.v_mean, "stats.v_mean", DType::kBF16, num_kv_heads, head_dim);
+  check_tensor(stats.centroid, "stats.centroid", dtype, num_kv_heads, head_dim);
+  check_tensor(stats.v_mean, "stats.v_mean", dtype, num_kv_heads, head_dim);
   check_tensor(stats.radius, "stats.radius", DType::kF32, num_kv_heads, 0);
   check_tensor(stats.non_finite, "stats.non_finite", DType::kI32, num_kv_heads, 0);
   if (stats.num_witnesses > 0) {
-    check_tensor(stats.witness, "stats.witness", DType::kBF16, num_kv_heads * stats.num_witnesses,
+    check_tensor(stats.witness, "stats.witness", dtype, num_kv_heads * stats.num_witnesses,
                  head_dim);
-    check_tensor(stats.rest_mean, "stats.rest_mean", DType::kBF16, num_kv_heads, head_dim);
+    check_tensor(stats.rest_mean, "stats.rest_mean", dtype, num_kv_heads, head_dim);
   }
   // Rows are read 16 bytes at a time.
   for (const int64_t stride :

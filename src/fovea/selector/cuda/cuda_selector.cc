@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "fovea/attention/cuda/device.h"
-#include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/selector/cuda/block_facts.h"
@@ -30,6 +29,11 @@ int64_t max_kv_blocks(const SelectorParams& params) {
                              ? most
                              : ceil_div(params.kv.k.shape[0], params.settings.block_size);
   return ceil_div(std::max<int64_t>(blocks, 1), cuda::kFactTileBlocks) * cuda::kFactTileBlocks;
+}
+
+int64_t max_query_blocks(const SelectorParams& params) {
+  return cuda::max_query_blocks(params.q.shape[0], params.batch.batch_size,
+                                params.settings.block_size);
 }
 
 /// Owns device memory outside any stream's order.
@@ -161,6 +165,23 @@ void DeviceSelection::download(BlockSelection& selection) const {
 
 namespace {
 
+constexpr int64_t kSharedBytes = 227 * 1024;  // of a CTA on Hopper
+
+bool has_uplift(SelectorMethod method) {
+  return method == SelectorMethod::kRescue || method == SelectorMethod::kBound;
+}
+
+/// What the scoring kernel needs at least: Q, a tile for each warpgroup, scores and their mask, and
+/// all the rest.
+int64_t shared_bytes(const SelectorParams& params) {
+  constexpr int64_t kRest = 8192;
+  const int64_t row_bytes = params.q.shape[2] * 2;
+  const int64_t q_rows = std::max<int64_t>(params.settings.block_size, cuda::kSelectQueryRows);
+  const int64_t scores = has_uplift(params.settings.method) ? 2 : 1;
+  return (q_rows + 2 * cuda::kFactTileBlocks) * row_bytes +
+         (scores * 4 + 1) * max_kv_blocks(params) + kRest;
+}
+
 bool is_fixed(SelectorMethod method) {
   return method == SelectorMethod::kAll || method == SelectorMethod::kStreaming;
 }
@@ -175,6 +196,7 @@ cuda::SelectParams make_params(const SelectorParams& params, const BlockSelectio
   p.num_q_heads = static_cast<int32_t>(params.q.shape[1]);
   p.num_kv_heads = static_cast<int32_t>(params.kv.num_kv_heads());
   p.group_size = p.num_q_heads / p.num_kv_heads;
+  p.block_size = static_cast<int32_t>(settings.block_size);
   const double scale = params.softmax_scale > 0
                            ? static_cast<double>(params.softmax_scale)
                            : 1 / std::sqrt(static_cast<double>(params.kv.head_dim()));
@@ -182,6 +204,11 @@ cuda::SelectParams make_params(const SelectorParams& params, const BlockSelectio
   p.scale_log2 = static_cast<float>(scale * std::log2(std::exp(1.0)));
   p.is_bound = settings.method == SelectorMethod::kBound;
   p.can_skip = settings.density == 0;
+  // Scores are rounded; where a score has several parts, each left out may cost it 2^-24 of the
+  // threshold.
+  const bool has_parts =
+      settings.method == SelectorMethod::kWitness || settings.block_size > cuda::kSelectQueryRows;
+  p.skip_slack = has_parts ? 24.f : 0.02f;
   p.log2_alpha_base = std::log2(settings.alpha_base);
   // `bound` has the uplifted branch only, with the one alpha.
   p.log2_alpha_rescue = p.is_bound ? p.log2_alpha_base : std::log2(settings.alpha_rescue);
@@ -233,22 +260,34 @@ cuda::StatsSource make_source(const SelectorParams& params) {
   return source;
 }
 
+cuda::SelectLauncher find_launcher(DType dtype, int64_t head_dim) {
+  const bool is_bf16 = dtype == DType::kBF16;
+  switch (head_dim) {
+    case 64:
+      return is_bf16 ? cuda::launch_select_bf16_d64 : cuda::launch_select_f16_d64;
+    case 128:
+      return is_bf16 ? cuda::launch_select_bf16_d128 : cuda::launch_select_f16_d128;
+    default:
+      return is_bf16 ? cuda::launch_select_bf16_d256 : cuda::launch_select_f16_d256;
+  }
+}
+
 /// Bytes of what lives only during a selection.
 struct Scratch {
-  int64_t rows, numbers, prefix, tiles;
+  int64_t rows, slots, numbers, prefix, blocks;
   Scratch(const SelectorParams& params, int32_t rows_per_block) {
     const int64_t groups = params.batch.batch_size * params.kv.num_kv_heads();
-    const int64_t blocks = checked_mul(groups, max_kv_blocks(params), "blocks of a selection");
-    rows = checked_mul(blocks * rows_per_block, params.q.shape[2] * 2, "rows of a selection");
-    numbers = blocks * 4;
-    prefix = (blocks + groups) * static_cast<int64_t>(sizeof(cuda::PrefixFacts));
-    tiles = cuda::max_q_tiles(params.q.shape[0], params.batch.batch_size) *
-            static_cast<int64_t>(sizeof(cuda::QTile));
+    const int64_t kv_blocks = checked_mul(groups, max_kv_blocks(params), "blocks of a selection");
+    rows = checked_mul(kv_blocks * rows_per_block, params.q.shape[2] * 2, "rows of a selection");
+    slots = kv_blocks * static_cast<int64_t>(sizeof(cuda::BlockSlot));
+    numbers = kv_blocks * 4;
+    prefix = (kv_blocks + groups) * static_cast<int64_t>(sizeof(cuda::PrefixFacts));
+    blocks = max_query_blocks(params) * static_cast<int64_t>(sizeof(cuda::QueryBlock));
   }
   int64_t total() const {
     using cuda::Workspace;
-    return Workspace::padded(rows) + 3 * Workspace::padded(numbers) + Workspace::padded(prefix) +
-           Workspace::padded(tiles) + Workspace::padded(8);
+    return Workspace::padded(rows) + Workspace::padded(slots) + 3 * Workspace::padded(numbers) +
+           Workspace::padded(prefix) + Workspace::padded(blocks) + Workspace::padded(8);
   }
 };
 
@@ -262,8 +301,13 @@ std::string CudaSelector::why_unsupported(const SelectorParams& params,
   }
   const SelectorSettings& settings = params.settings;
   const int64_t head_dim = params.q.shape[2];
-  if (params.q.dtype != DType::kBF16) return "has bf16 only";
-  if (settings.block_size != cuda::kSelectBlockSize) return "has block_size 128 only";
+  const DType dtype = params.q.dtype;
+  if (dtype != DType::kBF16 && dtype != DType::kF16) {
+    return fmt::format("has bf16 and f16, got {}", dtype_name(dtype));
+  }
+  if (settings.block_size != 64 && settings.block_size != 128 && settings.block_size != 256) {
+    return fmt::format("has block_size 64, 128, 256, got {}", settings.block_size);
+  }
   if (settings.method == SelectorMethod::kOracle) return "has no oracle";
   if (head_dim != 64 && head_dim != 128 && head_dim != 256) {
     return fmt::format("has head_dim 64, 128, 256, got {}", head_dim);
@@ -275,8 +319,15 @@ std::string CudaSelector::why_unsupported(const SelectorParams& params,
     return fmt::format("a sequence may have at most {} blocks, the tables allow {}", kMaxBlocks,
                        max_kv_blocks(params));
   }
-  const int64_t tiles = cuda::max_q_tiles(params.q.shape[0], params.batch.batch_size);
-  if (tiles > INT32_MAX / (2 * params.q.shape[1])) return "too many query blocks for one launch";
+  if (shared_bytes(params) > kSharedBytes) {
+    return fmt::format(
+        "{} blocks a sequence with head_dim {} and block_size {} need {} bytes of "
+        "shared memory, there are {}",
+        max_kv_blocks(params), head_dim, settings.block_size, shared_bytes(params), kSharedBytes);
+  }
+  if (max_query_blocks(params) > INT32_MAX / (2 * params.q.shape[1])) {
+    return "too many query blocks for one launch";
+  }
   if (params.batch.batch_size > 65535) return "has at most 65535 sequences";
   return cuda::why_no_tensor_map(params.q, "q");
 }
@@ -285,7 +336,7 @@ DeviceSelection::Sizes CudaSelector::sizes_for(const SelectorParams& params, dou
   DeviceSelection::Sizes sizes;
   sizes.num_q_heads = params.q.shape[1];
   sizes.batch_size = params.batch.batch_size;
-  sizes.max_q_blocks = cuda::max_q_tiles(params.q.shape[0], params.batch.batch_size);
+  sizes.max_q_blocks = max_query_blocks(params);
   sizes.max_kv_blocks = max_kv_blocks(params);
   const double pairs_per_row = static_cast<double>(sizes.max_kv_blocks + 1);
   // Query blocks of one sequence see half of its blocks on average; chunks may see all.
@@ -355,51 +406,38 @@ void CudaSelector::run(const SelectorParams& params, const Context& context,
 
   const Scratch bytes(params, p.facts.rows_per_block);
   cuda::Workspace workspace(bytes.total(), "the scratch of a selection", context);
-  p.plan.num_tiles = workspace.take<int32_t>(2);
-  p.plan.next_work = p.plan.num_tiles + 1;
-  p.plan.tiles = reinterpret_cast<cuda::QTile*>(workspace.take<char>(bytes.tiles));
-  cuda::PrefillParams for_plan;
-  for_plan.plan = p.plan;
-  for_plan.q_offsets = p.q_offsets;
-  for_plan.kv_lens = p.kv_lens;
-  launch_prefill_plan(for_plan, params.batch.batch_size, params.q.shape[0], stream);
-  launch_pool_reset(p, impl.q_block_offsets.as<int64_t>(), impl.sizes.batch_size, stream);
+  p.plan.num_blocks = workspace.take<int32_t>(2);
+  p.plan.next_work = p.plan.num_blocks + 1;
+  p.plan.blocks = reinterpret_cast<cuda::QueryBlock*>(workspace.take<char>(bytes.blocks));
+  launch_select_plan(p, impl.sizes.batch_size, max_query_blocks(params), stream);
   if (params.q.shape[0] == 0) return;
 
-  cuda::Branches branches = cuda::Branches::kBase;
-  if (settings.method == SelectorMethod::kRescue) branches = cuda::Branches::kBoth;
-  if (p.is_bound) branches = cuda::Branches::kUplift;
+  const DType dtype = params.q.dtype;
+  const int64_t head_dim = params.q.shape[2];
   cuda::SelectMaps maps = {};
   if (!p.is_fixed) {
     p.facts.rows = workspace.take<char>(bytes.rows);
+    p.facts.slots = reinterpret_cast<cuda::BlockSlot*>(workspace.take<char>(bytes.slots));
     p.facts.radius = workspace.take<float>(bytes.numbers / 4);
     p.facts.extent = workspace.take<float>(bytes.numbers / 4);
     p.facts.order = workspace.take<int32_t>(bytes.numbers / 4);
     p.facts.prefix = reinterpret_cast<cuda::PrefixFacts*>(workspace.take<char>(bytes.prefix));
-    const cuda::FactsSettings facts_settings{settings.quantile_low, settings.quantile_high,
+    const cuda::FactsSettings facts_settings{settings.quantile_low,
+                                             settings.quantile_high,
                                              settings.uplift_clamp,
-                                             settings.quantiles == QuantileMode::kPrompt};
-    launch_block_facts(p, make_source(params), static_cast<int>(params.q.shape[2]), facts_settings,
-                       branches == cuda::Branches::kBoth, stream);
-    const int64_t row_bytes = params.q.shape[2] * 2;
-    const TensorView rows = make_view(
-        p.facts.rows, DType::kBF16, {bytes.rows / row_bytes, 1, params.q.shape[2]}, context.device);
+                                             settings.quantiles == QuantileMode::kPrompt,
+                                             settings.method == SelectorMethod::kRescue,
+                                             has_uplift(settings.method)};
+    launch_block_facts(p, make_source(params), static_cast<int>(head_dim), dtype == DType::kBF16,
+                       facts_settings, stream);
+    const TensorView rows =
+        make_view(p.facts.rows, dtype, {bytes.rows / (head_dim * 2), 1, head_dim}, context.device);
     maps.q =
-        cuda::make_tensor_map(params.q, cuda::token_major_shape(params.q), cuda::kSelectBlockSize);
+        cuda::make_tensor_map(params.q, cuda::token_major_shape(params.q), cuda::kSelectQueryRows);
     maps.rows = cuda::make_tensor_map(rows, cuda::token_major_shape(rows), cuda::kFactTileBlocks);
   }
-  const int multiprocessors = cuda::num_multiprocessors(context.device.index);
-  switch (params.q.shape[2]) {
-    case 64:
-      launch_select_d64(maps, p, branches, multiprocessors, stream);
-      break;
-    case 128:
-      launch_select_d128(maps, p, branches, multiprocessors, stream);
-      break;
-    default:
-      launch_select_d256(maps, p, branches, multiprocessors, stream);
-      break;
-  }
+  find_launcher(dtype, head_dim)(maps, p, has_uplift(settings.method),
+                                 cuda::num_multiprocessors(context.device.index), stream);
 }
 
 const CudaSelector& cuda_selector() {

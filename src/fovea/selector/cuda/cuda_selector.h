@@ -38,11 +38,11 @@ class DeviceSelection {
   std::unique_ptr<Impl> impl_;
 };
 
-/// "cuda_sm90": every method but `oracle`, aggregation sum, bf16, block_size 128, head_dim 64, 128
-/// and 256, thresholds and budget. All pointers of SelectorParams are memory of the context's GPU;
-/// lengths and tables are read there and trusted. Centroids, witnesses and radii decide as on the
-/// CPU up to the rounding of scores; the same inputs give the same lists whatever the chunk or
-/// batch.
+/// "cuda_sm90": every method but `oracle`, aggregation sum, bf16 and f16, block_size and head_dim
+/// 64, 128 and 256, thresholds and budget. All pointers of SelectorParams are memory of the
+/// context's GPU; lengths and tables are read there and trusted. Centroids, witnesses and radii
+/// decide as on the CPU up to the rounding of scores; the same inputs give the same lists whatever
+/// the chunk or batch.
 class CudaSelector final : public SelectorBackend {
  public:
   std::string_view name() const override { return "cuda_sm90"; }

@@ -1,0 +1,3 @@
+#include "fovea/selector/cuda/select_kernel.cuh"
+
+FOVEA_SELECT_INSTANCE(launch_select_bf16_d256, __nv_bfloat16, 256)

@@ -1,3 +1,0 @@
-#include "fovea/selector/cuda/select_kernel.cuh"
-
-FOVEA_SELECT_INSTANCE(launch_select_d256, 256)
