@@ -48,7 +48,7 @@ struct FoveaSparseCall {
   float* radius;  // [blocks, num_kv_heads]
   int32_t* non_finite;
   const int64_t* block_offsets;
-  int64_t method, num_witnesses, is_sum;
+  int64_t method, num_witnesses, has_periphery;
   double density, alpha_base, alpha_rescue, pool_density;
 };
 
@@ -133,6 +133,9 @@ struct Session {
     selection = std::make_unique<fovea::DeviceSelection>(
         fovea::CudaSelector::sizes_for(selector, call.pool_density), context);
     attention.selection = &selection->view();
+    if (call.has_periphery != 0) {
+      attention.periphery = {selector.stats.centroid, selector.stats.v_mean, call.block_offsets};
+    }
   }
 };
 

@@ -39,7 +39,7 @@ class SparseCall(ctypes.Structure):
 
     _fields_ = [("attention", AttentionCall)]
     _fields_ += [(name, ctypes.c_void_p) for name in SPARSE_POINTERS]
-    _fields_ += [(name, ctypes.c_int64) for name in ("method", "num_witnesses", "is_sum")]
+    _fields_ += [(name, ctypes.c_int64) for name in ("method", "num_witnesses", "has_periphery")]
     _fields_ += [(name, ctypes.c_double)
                  for name in ("density", "alpha_base", "alpha_rescue", "pool_density")]
 
@@ -47,7 +47,8 @@ class SparseCall(ctypes.Structure):
 class Session:
     """Statistics, selection and attention of one sparse prefill, step by step."""
 
-    def __init__(self, fovea, q, k, v, method, density=0.0, num_witnesses=0, pool_density=0.15):
+    def __init__(self, fovea, q, k, v, method, density=0.0, num_witnesses=0, pool_density=0.15,
+                 has_periphery=False):
         self.library = fovea.library
         call = SparseCall()
         attention, self.out = fovea.prepare(q, k, v)
@@ -65,7 +66,8 @@ class Session:
         call.radius, call.non_finite = room(kv_heads, torch.float32), room(kv_heads, torch.int32)
         self.kept.append(torch.zeros(1, dtype=torch.int64, device="cuda"))
         call.block_offsets = self.kept[-1].data_ptr()
-        call.method, call.num_witnesses, call.is_sum = METHODS[method], num_witnesses, 1
+        call.method, call.num_witnesses = METHODS[method], num_witnesses
+        call.has_periphery = int(has_periphery)
         call.density, call.alpha_base, call.alpha_rescue = density, 0.22, 0.18
         call.pool_density = pool_density
         self.pairs = q.shape[1] * blocks * (blocks + 1) // 2
@@ -295,15 +297,19 @@ def bench_whole(fovea, report, lengths, density, heads=32, kv_heads=4):
                                   ("cudnn_ms", SDPBackend.CUDNN_ATTENTION)):
                 rivals[name] = median_ms(lambda: torch_attention(backend, q, k, v))
         dense_at_gemm = 2.0 * n * n * 128 * heads / rivals["gemm_tflops"] / 1e9
-        for method, budget, witnesses in (("rescue", density, 0), ("rescue", 0.0, 0),
-                                          ("centroid", density, 0), ("witness", density, 1),
-                                          ("witness", density, 4), ("witness", 0.0, 4)):
-            session = Session(fovea, q, k, v, method, budget, witnesses)
+        for method, budget, witnesses, has_periphery in (
+                ("rescue", density, 0, False), ("rescue", density, 0, True),
+                ("rescue", 0.0, 0, False), ("centroid", density, 0, False),
+                ("witness", density, 1, False), ("witness", density, 4, False),
+                ("witness", density, 4, True), ("witness", 0.0, 4, False)):
+            session = Session(fovea, q, k, v, method, budget, witnesses,
+                              has_periphery=has_periphery)
             session.whole()
             kept, size = session.report()
             torch.cuda.synchronize()
             row = {"case": "whole", "n": n, "heads": f"{heads}/{kv_heads}", "method": method,
                    "witnesses": witnesses, "mode": "budget" if budget else "threshold",
+                   "periphery": has_periphery,
                    "density": kept, "selection_mb": size / 1e6}
             row.update(stats_ms=median_ms(session.stats), select_ms=median_ms(session.select),
                        attend_ms=median_ms(session.attend), whole_ms=median_ms(session.whole))
