@@ -208,6 +208,40 @@ TEST(Trap, NsightReportsMadeChromeTraces) {
   EXPECT_NEAR(report.phase(Phase::kUnlabelled)->kernel_us, 50, 1e-6);
 }
 
+// Two ranks whose files were made one: correlation 1 is a prefill's launch in the first and a
+// decode's in the second.
+std::string two_ranks(const std::string& first, const std::string& second) {
+  TraceBuilder builder;
+  const auto event = [&](const std::string& rank, int pid, const char* category, const char* name,
+                         int ts, int dur) {
+    const std::string process =
+        rank.empty() ? std::to_string(pid) : fmt::format("\"[{}] {}\"", rank, pid);
+    builder.raw(fmt::format(
+        R"({{"ph": "X", "cat": "{}", "name": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}, "args": {{"correlation": 1}}}})",
+        category, name, process, pid, ts, dur));
+  };
+  event(first, 10, "user_annotation", "step[EXTEND bs=1 toks=64]", 0, 100);
+  event(first, 10, "cuda_runtime", "cudaLaunchKernel", 10, 5);
+  event(first, 0, "kernel", kMatmul, 50, 30);
+  event(second, 20, "user_annotation", "step[DECODE bs=1]", 0, 100);
+  event(second, 20, "cuda_runtime", "cudaLaunchKernel", 10, 5);
+  event(second, 1, "kernel", kMatmul, 50, 20);
+  return builder.json();
+}
+
+TEST(Trap, MergedRanksAreToldApartByTheirProcesses) {
+  const TemporaryFile named(two_ranks("TP0", "TP1"));
+  const TraceReport report = analyse_trace(named.path(), FamilyTable());
+  ASSERT_NE(report.phase(Phase::kPrefill), nullptr);
+  ASSERT_NE(report.phase(Phase::kDecode), nullptr);
+  EXPECT_NEAR(report.phase(Phase::kPrefill)->kernel_us, 30, 1e-6);
+  EXPECT_NEAR(report.phase(Phase::kDecode)->kernel_us, 20, 1e-6);
+  EXPECT_EQ(find(report, "merged_ranks"), nullptr);
+
+  const TemporaryFile unnamed(two_ranks("", ""));  // then it is at least said
+  EXPECT_NE(find(analyse_trace(unnamed.path(), FamilyTable()), "merged_ranks"), nullptr);
+}
+
 TEST(Trap, ARangeThatOnlyCallsItselfDecodeIsNoStep) {
   TraceBuilder builder;
   builder.annotation("decode_step_3", 0, 1000).launched(kMatmul, 1, 100, 50);

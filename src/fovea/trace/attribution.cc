@@ -130,7 +130,12 @@ AttributionCounts attribute_kernels(TraceRecords* records) {
   auto launch = launches.begin();
   // A runtime call and the driver call inside it share a correlation: the first, outer one counts.
   const auto skip_same = [&](uint32_t correlation) {
-    while (launch != launches.end() && launch->correlation == correlation) ++launch;
+    const auto first = launch;
+    bool of_one_process = true;
+    for (; launch != launches.end() && launch->correlation == correlation; ++launch) {
+      of_one_process &= records->tracks[launch->track].pid == records->tracks[first->track].pid;
+    }
+    if (!of_one_process) ++counts.num_ambiguous;
   };
   for (auto first = kernels.begin(); first != kernels.end();) {
     const uint32_t correlation = first->link;

@@ -40,6 +40,7 @@ class StepIndex {
 struct AttributionCounts {
   int64_t num_without_launch = 0;   // kernels with a correlation that no launch has
   double us_without_launch = 0;     // their time, and that of kernels without correlation
+  int64_t num_ambiguous = 0;        // correlations that launches of several processes have
   int64_t num_shared_launches = 0;  // launches of more than one kernel
   int64_t most_kernels_per_launch = 0;
   int64_t num_launches = 0;  // of kernels, one by one

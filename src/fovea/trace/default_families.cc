@@ -32,9 +32,9 @@ communication     full:*flashinfer::trtllm_allreduce* *p2p_send* *p2p_recv* *bar
 # Pages being written are memory traffic of the layer, not attention.
 kv_write          *reshape_and_cache* *reshape_cache* *concat_and_cache* *store_kv* *storekv*
 kv_write          *set_kv_buffer* *set_mla_kv* *kv_cache_store* *append_paged* *AppendPaged*
-kv_write          *_and_cache* *write_kv* *fill_kv* *update_kv* *UpdateKVCache*
+kv_write          *_and_cache* *zero_kv* *write_kv* *fill_kv* *update_kv* *UpdateKVCache*
 kv_write          *set_rows* *quant_and_cache* *copy_to_kv* *save_kv* *cache_kernel_flash* *insert_kv*
-copy              *transfer_kernel* *swap_blocks* *copy_blocks* *gather_cache* *gather_and_*cache*
+copy              copy_next_input* *transfer_kernel* *swap_blocks* *copy_blocks* *gather_cache* *gather_and_*cache*
 other             *kv_indices* *kv_indptr* *block_table* *slot_mapping* *prepare_varlen* *GetScheduler*
 other             *req_to_token* alloc_extend* alloc_decode* *get_last_loc* *lookup_kernel*
 other             *prepare_*inputs* *prepare_pos* *prepare_*slot* *post_update*
@@ -84,13 +84,13 @@ matmul            *wvsplitk* *llgemm* *w8a8_block* *s16816* *s1688* *s884* *MoeF
 matmul            _mm *_addmm* *persistent_matmul* dot_kernel* gemmk1* gemmSN* *DeviceGroupedConv* *wgrad*
 
 norm_rope_act     *rmsnorm* *rms_norm* *layernorm* *layer_norm* *qk_norm* *qknorm* *rotary* *rope*
-norm_rope_act     ln_fwd* ln_bwd* ln_parallel* *silu* *gelu* *swiglu* *act_and_mul* *act_mul* *doActivation* *relu2* *l2norm*
+norm_rope_act     kn_entry_*cached* ln_fwd* ln_bwd* ln_parallel* *silu* *gelu* *swiglu* *act_and_mul* *act_mul* *doActivation* *relu2* *l2norm*
 
 quantise          *quant* *fp8_cast* *cast_to_fp8* *cvt_fp16_to_fp4* *scaled_fp4* *fp32_to_fp8* *mxfp4_*
 sampling          *sampling* *sampler* *argmax* full:*ArgMaxOps* *multinomial* *top_p* *topp* *top_k*
 sampling          *penalt* *logits* *gumbel* *min_p* *rejection* *verify_tree* full:*exponential_kernel*
 sampling          *build_tree* *random* *topkstage* *topk_log_softmax* *temperature* *bincount*
-sampling          *sampled_*
+sampling          *sampled_* *curand*
 moe_routing       *moe* *expert*
 
 copy              *memcpy* *memset* *copybuffer* *fillbuffer* full:*direct_copy_kernel* *copy_kernel*

@@ -146,6 +146,12 @@ void Judge::judge_capture() {
         "by correlation.",
         attribution_.num_shared_launches, attribution_.most_kernels_per_launch);
   }
+  if (attribution_.num_ambiguous > 0) {
+    add(Severity::kWarning, "merged_ranks",
+        "{} correlations are launches of several processes: the file was made of several ranks', "
+        "and kernels may have been given to another rank's step. Give each rank's own file.",
+        attribution_.num_ambiguous);
+  }
   const double lost_us = attribution_.us_without_launch;
   if (lost_us > 0.01 * report_->total.kernel_us && !records_.launches.empty()) {
     add(Severity::kWarning, "missing_correlation",

@@ -2,8 +2,11 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -95,6 +98,28 @@ simdjson::error_code read_args(ondemand::value value, TraceEvent* event) {
   return simdjson::SUCCESS;
 }
 
+/// Files of several ranks made one keep each rank's correlations and external ids, which then mean
+/// several things; the ranks are told apart by processes named "[TP0] 12". Ids of each rank but the
+/// first are moved to numbers of their own.
+class RankIds {
+ public:
+  /// What to add to the ids of an event of this process.
+  int64_t offset_of(std::string_view process) {
+    if (!process.starts_with('[')) return 0;
+    const std::string rank(process.substr(0, process.find(']')));
+    const auto [entry, is_new] = numbers_.try_emplace(rank, static_cast<int64_t>(numbers_.size()));
+    return std::min(entry->second, kMostRanks - 1) * kIdsPerRank;
+  }
+  static int64_t moved(int64_t id, int64_t offset) {
+    return id >= 0 && id < kIdsPerRank ? id + offset : id;
+  }
+
+ private:
+  static constexpr int64_t kIdsPerRank = int64_t{1} << 25;  // ids are below 2^32
+  static constexpr int64_t kMostRanks = 100;
+  std::map<std::string, int64_t> numbers_;
+};
+
 class Reader {
  public:
   Reader(const std::string& path, const std::function<void(const TraceEvent&)>& sink)
@@ -131,6 +156,7 @@ class Reader {
   const std::function<void(const TraceEvent&)>& sink_;
   ondemand::parser parser_;
   ReadSummary summary_;
+  RankIds rank_ids_;
 };
 
 simdjson::error_code Reader::read_event(std::string_view text) {
@@ -149,6 +175,7 @@ simdjson::error_code Reader::read_event(std::string_view text) {
   std::optional<double> ts;
   std::optional<double> dur;
   bool has_dur = false;
+  int64_t rank_offset = 0;
   for (auto item : object) {
     ondemand::field field;
     if (const auto error = std::move(item).get(field)) return error;
@@ -169,7 +196,14 @@ simdjson::error_code Reader::read_event(std::string_view text) {
       dur = read_time(field.value());
       has_dur = true;
     } else if (key == "pid") {
-      event.pid = read_track(field.value());
+      std::string_view process;
+      ondemand::value value = field.value();
+      if (value.get_string().get(process) == simdjson::SUCCESS) {
+        event.pid = hash_to_negative(process);
+        rank_offset = rank_ids_.offset_of(process);
+      } else {
+        event.pid = read_track(value);
+      }
     } else if (key == "tid") {
       event.tid = read_track(field.value());
     } else if (key == "args" && (!has_category || wants_args(event.kind))) {
@@ -185,6 +219,8 @@ simdjson::error_code Reader::read_event(std::string_view text) {
   }
   event.ts_us = *ts;
   event.dur_us = dur.value_or(0);
+  event.correlation = RankIds::moved(event.correlation, rank_offset);
+  event.external_id = RankIds::moved(event.external_id, rank_offset);
   sink_(event);
   return simdjson::SUCCESS;
 }
