@@ -1,10 +1,12 @@
 // Page statistics against plain sums in double.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "fovea/base/cpu_features.h"
+#include "fovea/base/error.h"
 #include "fovea/selector/cpu/block_stats_task.h"
 #include "tests/selector/selector_case.h"
 
@@ -129,6 +131,83 @@ TEST(BlockStats, EqualKeysGiveDistinctWitnessesAndNoRadius) {
   const BlockStatsView& stats = pages.stats().view();
   EXPECT_EQ(stats.radius.as<float>()[0], 0.0f);
   EXPECT_EQ(get(stats.rest_mean, 0, 0, 0), 0.5f);
+}
+
+TEST(BlockStats, RefusesWhatDoesNotFit) {
+  constexpr int64_t kPages = 4, kHeads = 2, kDim = 64, kSize = 32, kWitnesses = 2;
+  const Tensor k(DType::kF32, {kPages, kHeads, kSize, kDim});
+  const Tensor rows(DType::kF32, {kPages * kSize, kHeads, kDim});
+  const Tensor narrow(DType::kF32, {kPages, kHeads, kSize, kDim / 2});
+  const Tensor other_type(DType::kBF16, {kPages, kHeads, kSize, kDim});
+  const Tensor integers(DType::kI32, {kPages, kHeads, kSize, kDim});
+  const BlockStats stats(DType::kF32, kPages, kHeads, kDim, kSize, kWitnesses);
+  const BlockStats one_head(DType::kF32, kPages, 1, kDim, kSize, kWitnesses);
+  const int32_t table[kPages] = {3, 1, 2, 0};
+  const int32_t bad_table[kPages] = {0, 1, 4, 0}, negative_table[kPages] = {-1, 1, 2, 0};
+  const int64_t offset = 0, late_offset = 1;
+
+  struct Call {
+    KvView kv;
+    int64_t seq = 0, first = 0, end = kPages, block_offset = 0;
+    BlockStatsView stats;
+    Context context;
+  };
+  const auto message_of = [&](auto&& change) {
+    Call call;
+    call.kv = {k.view(), k.view(), nullptr, table, kPages, kSize};
+    call.stats = stats.view();
+    change(call);
+    try {
+      compute_block_stats(call.kv, call.seq, call.first, call.end, call.block_offset, call.stats,
+                          call.context);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  using ::testing::HasSubstr;
+  const auto contiguous = [&](Call& call) {
+    call.kv = {rows.view(), rows.view(), &offset, nullptr, 0, 0};
+  };
+  EXPECT_EQ(message_of([](Call&) {}), "no error");
+  EXPECT_EQ(message_of(contiguous), "no error");
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.k = c.kv.v = integers.view(); }), HasSubstr("k must"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.k = rows.view(); }), HasSubstr("k must have 4 axes"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.k = {}; }), HasSubstr("k must have 4 axes"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.k.stride[3] = 2; }), HasSubstr("stride 1"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.v = other_type.view(); }), HasSubstr("v must"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.v = narrow.view(); }), HasSubstr("v must"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.page_size = 16; }), HasSubstr("16 slots"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.page_table = nullptr; }), HasSubstr("page_table"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.page_table = bad_table; }), HasSubstr("got 4"));
+  EXPECT_THAT(message_of([&](Call& c) { c.kv.page_table = negative_table; }), HasSubstr("got -1"));
+  EXPECT_THAT(message_of([&](Call& c) { c.seq = -1; }), HasSubstr("seq"));
+  EXPECT_THAT(message_of([&](Call& c) { c.first = -1; }), HasSubstr("got -1 and 4"));
+  EXPECT_THAT(message_of([&](Call& c) { c.first = 5; }), HasSubstr("got 5 and 4"));
+  EXPECT_THAT(message_of([&](Call& c) { c.end = 5; }), HasSubstr("block 5"));
+  EXPECT_THAT(message_of([&](Call& c) { c.stats = one_head.view(); }), HasSubstr("centroid"));
+  EXPECT_THAT(message_of([&](Call& c) { c.stats.radius = k.view(); }), HasSubstr("radius"));
+  EXPECT_THAT(message_of([&](Call& c) { c.stats.witness = {}; }), HasSubstr("witness"));
+  EXPECT_THAT(message_of([&](Call& c) { c.stats.num_witnesses = 9; }), HasSubstr("got 9"));
+  EXPECT_THAT(message_of([&](Call& c) { c.stats.block_size = 64; }), HasSubstr("block_size 64"));
+  EXPECT_THAT(message_of([&](Call& c) { c.context.device.type = DeviceType::kCuda; }),
+              HasSubstr("CPU"));
+  EXPECT_THAT(message_of([&](Call& c) {
+                contiguous(c);
+                c.kv.kv_offsets = nullptr;
+              }),
+              HasSubstr("kv_offsets"));
+  EXPECT_THAT(message_of([&](Call& c) {
+                contiguous(c);
+                c.kv.kv_offsets = &late_offset;
+              }),
+              HasSubstr("127 rows from 1"));
+  EXPECT_THAT(message_of([&](Call& c) {
+                contiguous(c);
+                c.block_offset = 1;
+              }),
+              HasSubstr("got 1 + 4 of 4"));
 }
 
 #if defined(__x86_64__)

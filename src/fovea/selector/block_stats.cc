@@ -68,8 +68,18 @@ void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int
                  "block statistics on the CPU need a CPU context");
   check_argument(kv.k.dtype == DType::kF32 || kv.k.dtype == DType::kBF16,
                  "k must be f32 or bf16, got {}", kv.k.describe());
-  check_argument(kv.v.dtype == kv.k.dtype && kv.v.shape == kv.k.shape,
+  const int32_t rank = kv.is_paged() ? 4 : 3;
+  const auto last = static_cast<size_t>(rank - 1);
+  check_argument(!kv.k.empty() && kv.k.rank == rank && kv.k.stride[last] == 1,
+                 "k must have {} axes, the last of stride 1, got {}", rank, kv.k.describe());
+  check_argument(!kv.v.empty() && kv.v.dtype == kv.k.dtype && kv.v.rank == rank &&
+                     kv.v.shape == kv.k.shape && kv.v.stride[last] == 1,
                  "v must be like k, {}, got {}", kv.k.describe(), kv.v.describe());
+  check_argument(!kv.is_paged() || kv.k.shape[2] == kv.page_size,
+                 "pages of k must have {} slots, got {}", kv.page_size, kv.k.describe());
+  check_argument(kv.is_paged() ? kv.page_table != nullptr : kv.kv_offsets != nullptr,
+                 "{} must not be null", kv.is_paged() ? "page_table" : "kv_offsets");
+  check_argument(seq >= 0, "seq must not be negative, got {}", seq);
   const int64_t num_kv_heads = kv.num_kv_heads(), head_dim = kv.head_dim();
   check_argument(0 <= first_block && first_block <= end_block,
                  "blocks must satisfy 0 <= first <= end, got {} and {}", first_block, end_block);
