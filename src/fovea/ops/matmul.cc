@@ -56,6 +56,14 @@ dnnl::memory::data_type dnnl_type(DType dtype) {
   return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
+/// Throws our error for one of oneDNN's, which must not leave this file.
+[[noreturn]] void fail_as_ours(const dnnl::error& error, DType dtype, int64_t out, int64_t in) {
+  const bool no_memory = error.status == dnnl_out_of_memory;
+  fail(no_memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported,
+       "oneDNN cannot multiply {} matrices [{}, {}] here: {}", dtype_name(dtype), out, in,
+       error.what());
+}
+
 }  // namespace
 
 float* MatmulScratch::get(int64_t bytes) {
@@ -85,13 +93,13 @@ std::shared_ptr<const PackedWeights::Plan> PackedWeights::find_plan(DType dtype,
   const Tag weight_tag = !panels                 ? Tag::ba
                          : dtype == DType::kBF16 ? Tag::BA16a64b2a
                                                  : Tag::BA16a64b;
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   auto made = std::make_shared<Plan>();
   // oneDNN cuts its work by the threads it sees now; each call of ours runs on one.
   const int num_threads = omp_get_max_threads();
   omp_set_num_threads(1);
   try {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     for (size_t i = 0; i < kTiers.size(); ++i) {
       Plan::Tier& tier = made->tiers[i];
       tier.in = {{kTiers[i], in}, dnnl_type(dtype), Tag::ab};
@@ -105,8 +113,7 @@ std::shared_ptr<const PackedWeights::Plan> PackedWeights::find_plan(DType dtype,
   } catch (const dnnl::error& error) {
     omp_set_num_threads(num_threads);
     plans.erase({dtype, out, in, panels});
-    fail(ErrorCode::kUnsupported, "oneDNN cannot multiply {} matrices [{}, {}] here: {}",
-         dtype_name(dtype), out, in, error.what());
+    fail_as_ours(error, dtype, out, in);
   }
   omp_set_num_threads(num_threads);
   plan = made;
@@ -198,14 +205,18 @@ void matmul_slab(const TensorView& in, const PackedWeights& weights, const Tenso
   const size_t tier_idx =
       static_cast<size_t>(std::find(kTiers.begin(), kTiers.end(), padded_rows) - kTiers.begin());
   const PackedWeights::Plan::Tier& tier = weights.plan_->tiers[tier_idx];
-  const dnnl::engine& engine = dnnl_engine();
   const auto scratch_bytes = static_cast<int64_t>(tier.scratch.get_size());
-  tier.primitive.execute(
-      dnnl_stream(),
-      {{DNNL_ARG_SRC, dnnl::memory(tier.in, engine, in.data)},
-       {DNNL_ARG_WEIGHTS, dnnl::memory(tier.weights, engine, weights.memory_.view().data)},
-       {DNNL_ARG_DST, dnnl::memory(tier.out, engine, out.data)},
-       {DNNL_ARG_SCRATCHPAD, dnnl::memory(tier.scratch, engine, scratch.get(scratch_bytes))}});
+  try {
+    const dnnl::engine& engine = dnnl_engine();
+    tier.primitive.execute(
+        dnnl_stream(),
+        {{DNNL_ARG_SRC, dnnl::memory(tier.in, engine, in.data)},
+         {DNNL_ARG_WEIGHTS, dnnl::memory(tier.weights, engine, weights.memory_.view().data)},
+         {DNNL_ARG_DST, dnnl::memory(tier.out, engine, out.data)},
+         {DNNL_ARG_SCRATCHPAD, dnnl::memory(tier.scratch, engine, scratch.get(scratch_bytes))}});
+  } catch (const dnnl::error& error) {
+    fail_as_ours(error, weights.dtype_, weights.out_features_, weights.in_features_);
+  }
 }
 
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
