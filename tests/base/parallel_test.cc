@@ -1,6 +1,7 @@
 #include "fovea/base/parallel.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <atomic>
 #include <vector>
@@ -28,6 +29,16 @@ TEST(ParallelFor, RethrowsOnTheCaller) {
   EXPECT_THROW(parallel_for(context, 100,
                             [](int64_t task, int32_t) { check_argument(task != 7, "task 7"); }),
                Error);
+}
+
+TEST(ParallelFor, UsesAsManyThreadsAsOpenMpWould) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(3);  // what OMP_NUM_THREADS=3 sets when a process starts
+  EXPECT_EQ(resolve_num_threads(Context{}), 3);
+  Context own;
+  own.num_threads = 2;
+  EXPECT_EQ(resolve_num_threads(own), 2);
+  omp_set_num_threads(before);
 }
 
 TEST(ParallelFor, NoTasksIsNoWork) {

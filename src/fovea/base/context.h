@@ -16,7 +16,7 @@ struct Device {
 /// Passed to every operation. Cheap to copy.
 struct Context {
   Device device = {};
-  /// CPU threads an operation may use; 0 means as many as there are cores.
+  /// CPU threads an operation may use; 0 means OMP_NUM_THREADS, or as many as there are cores.
   int32_t num_threads = 0;
   /// cudaStream_t of the device, null for the default stream; unused on the CPU.
   void* stream = nullptr;

@@ -1,7 +1,6 @@
 #include "fovea/base/parallel.h"
 
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,10 +9,7 @@
 namespace fovea {
 
 int32_t resolve_num_threads(const Context& context) {
-  if (context.num_threads > 0) return context.num_threads;
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
+  return context.num_threads > 0 ? context.num_threads : omp_get_max_threads();
 }
 
 void parallel_for(const Context& context, int64_t num_tasks,

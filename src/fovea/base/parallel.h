@@ -8,7 +8,8 @@
 
 namespace fovea {
 
-/// Threads that `context` stands for: its own number, or the cores this process may run on.
+/// Threads that `context` stands for: its own number, or OpenMP's, which is OMP_NUM_THREADS or else
+/// the cores that this process may run on.
 int32_t resolve_num_threads(const Context& context);
 
 /// Calls body(task, thread) once for every task in [0, num_tasks), dealt out dynamically, one at a

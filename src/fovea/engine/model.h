@@ -23,7 +23,7 @@ enum class ComputeType {
 
 struct ModelOptions {
   ComputeType compute = ComputeType::kAuto;
-  int32_t num_threads = 0;  // 0: as many as there are cores
+  int32_t num_threads = 0;  // 0: OMP_NUM_THREADS, or as many as there are cores
   /// Called with the share of the weights loaded, 0 ... 1, from the loading thread; may throw to
   /// stop the loading.
   std::function<void(double share)> progress;
