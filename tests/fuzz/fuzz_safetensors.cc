@@ -4,36 +4,16 @@
 
 #include "fovea/base/error.h"
 #include "fovea/model_io/model_file.h"
-
-namespace {
-
-fovea::ModelConfig tiny_config() {
-  fovea::ModelConfig config;
-  config.architecture =
-      fovea::Architecture::kGemma3;  // the one whose weights are changed in reading
-  config.num_layers = 1;
-  config.model_dim = 8;
-  config.num_q_heads = 2;
-  config.num_kv_heads = 1;
-  config.head_dim = 4;
-  config.mlp_dim = 12;
-  config.vocab_size = 5;
-  config.context_length = 64;
-  config.softmax_scale = 0.5;
-  config.qk_norm = true;
-  config.post_norms = true;
-  config.tied_embeddings = true;
-  return config;
-}
-
-}  // namespace
+#include "tests/model_io/tiny_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace fovea;
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
-    const ModelFile model = ModelFile::from_safetensors(
-        Safetensors::parse(bytes, "fuzz.safetensors"), tiny_config(), "fuzz.safetensors");
+    // Gemma 3's weights are changed in reading.
+    const ModelFile model =
+        ModelFile::from_safetensors(Safetensors::parse(bytes, "fuzz.safetensors"),
+                                    tiny_config(Architecture::kGemma3), "fuzz.safetensors");
     for (const auto& [name, tensor] : model.tensors()) model.read_f32(name);
   } catch (const Error&) {
   }

@@ -7,26 +7,10 @@
 #include "fovea/model_io/tensor_names.h"
 #include "tests/model_io/gguf_builder.h"
 #include "tests/model_io/safetensors_builder.h"
+#include "tests/model_io/tiny_config.h"
 
 namespace fovea {
 namespace {
-
-ModelConfig tiny_config(Architecture architecture) {
-  ModelConfig config;
-  config.architecture = architecture;
-  config.num_layers = 1;
-  config.model_dim = 8;
-  config.num_q_heads = 2;
-  config.num_kv_heads = 1;
-  config.head_dim = 4;
-  config.mlp_dim = 12;
-  config.vocab_size = 5;
-  config.qkv_bias = architecture == Architecture::kQwen2;
-  config.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kGemma3;
-  config.post_norms = architecture == Architecture::kGemma3;
-  config.tied_embeddings = true;
-  return config;
-}
 
 std::vector<float> ones(const ExpectedTensor& tensor) {
   int64_t count = 1;

@@ -15,32 +15,14 @@
 #include "tests/model_io/expect_error.h"
 #include "tests/model_io/gguf_builder.h"
 #include "tests/model_io/safetensors_builder.h"
+#include "tests/model_io/tiny_config.h"
+#include "tests/support/temp_dir.h"
 
 namespace fovea {
 namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-
-// A model of one layer: model_dim 8, 2 query heads and 1 key-value head of 4, mlp 12, vocabulary 5.
-ModelConfig tiny_config(Architecture architecture) {
-  ModelConfig config;
-  config.architecture = architecture;
-  config.num_layers = 1;
-  config.model_dim = 8;
-  config.num_q_heads = 2;
-  config.num_kv_heads = 1;
-  config.head_dim = 4;
-  config.mlp_dim = 12;
-  config.vocab_size = 5;
-  config.context_length = 64;
-  config.softmax_scale = 0.5;
-  config.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kGemma3;
-  config.qkv_bias = architecture == Architecture::kQwen2;
-  config.post_norms = architecture == Architecture::kGemma3;
-  config.tied_embeddings = true;
-  return config;
-}
 
 // Value of element `index` of a tensor: different everywhere within it.
 float value_at(const ExpectedTensor& tensor, int64_t index) {
@@ -384,13 +366,23 @@ INSTANTIATE_TEST_SUITE_P(, PublishedFile,
                            return std::string(architecture_name(param.param.architecture));
                          });
 
+TEST(ModelFile, KnowsAGgufFileByItsContent) {
+  const test::TempDir folder;
+  for (const char* name : {"model.bin", "model.safetensors", "model"}) {
+    std::ofstream(folder.file(name), std::ios::binary) << gguf_model(Architecture::kLlama);
+    EXPECT_NE(ModelFile::open(folder.file(name)).gguf(), nullptr) << name;
+  }
+}
+
 TEST(ModelFile, SaysWhatAPathMustBe) {
   expect_error(ErrorCode::kInvalidFile, "'no/such/model' does not exist",
                [] { ModelFile::open("no/such/model"); });
-  expect_error(ErrorCode::kUnsupported, "is neither a .gguf file, nor",
+  expect_error(ErrorCode::kUnsupported, "is neither a GGUF file, nor",
                [] { ModelFile::open("models/needle_7m/config.json"); });
-  expect_error(ErrorCode::kInvalidFile, "cannot open 'cmake/config.json'",
+  expect_error(ErrorCode::kInvalidFile, "'cmake' has no config.json in it; a GGUF file is given by",
                [] { ModelFile::open("cmake"); });
+  expect_error(ErrorCode::kInvalidFile, "'none.safetensors' has no config.json beside it",
+               [] { ModelFile::open("none.safetensors"); });
   expect_error(ErrorCode::kInvalidFile, "cannot open 'none.gguf'",
                [] { ModelFile::open("none.gguf"); });
 }

@@ -1,6 +1,7 @@
 #include "fovea/model_io/model_file.h"
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <utility>
 
@@ -37,19 +38,32 @@ bool may_be_ignored(std::string_view file_name) {
          file_name == "lm_head.weight" || file_name.ends_with(kFp8ScaleSuffix);
 }
 
+bool begins_as_gguf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char magic[4] = {};
+  return file.read(magic, sizeof(magic)) && std::string_view(magic, sizeof(magic)) == "GGUF";
+}
+
 }  // namespace
 
 ModelFile ModelFile::open(const std::string& path) {
   std::error_code ignored;
   const bool is_folder = fs::is_directory(path, ignored);
-  if (!is_folder && path.ends_with(".gguf")) return from_gguf(Gguf::open(path));
+  if (!is_folder && (path.ends_with(".gguf") || begins_as_gguf(path))) {
+    return from_gguf(Gguf::open(path));
+  }
   if (!is_folder && !path.ends_with(".safetensors")) {
     if (!fs::exists(path, ignored)) fail(ErrorCode::kInvalidFile, "'{}' does not exist", path);
     fail(ErrorCode::kUnsupported,
-         "'{}' is neither a .gguf file, nor a .safetensors file, nor a folder of a model", path);
+         "'{}' is neither a GGUF file, nor a .safetensors file, nor a folder of a model", path);
   }
   const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
   const std::string config_path = (folder / "config.json").string();
+  if (!fs::exists(config_path, ignored)) {
+    fail(ErrorCode::kInvalidFile,
+         "'{}' has no config.json {}; a GGUF file is given by its own name", path,
+         is_folder ? "in it" : "beside it");
+  }
   const MappedFile config_file(config_path);
   ModelConfig config = config_from_json(as_text(config_file), config_path);
   const std::string generation_path = (folder / "generation_config.json").string();
