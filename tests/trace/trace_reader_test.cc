@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <random>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -79,6 +81,33 @@ TEST(TraceReader, PlainArrayGzipAndConcatenatedGzipAreTheSame) {
   EXPECT_TRUE(packed.summary.compressed);
   EXPECT_EQ(packed.summary.json_bytes, static_cast<int64_t>(json.size()));
   EXPECT_EQ(read(gzip(json.substr(0, half)) + gzip(json.substr(half)), ".gz").names, plain.names);
+}
+
+// Blocks of bytes are read at once: quotes, escapes, brackets and control characters must be right
+// wherever they fall.
+TEST(TraceReader, StringsOfAnyContentAtAnyPlace) {
+  std::mt19937 random(7);
+  const std::string pieces[] = {"a", "bc", "{", "}", "[", "]", "\\\"", "\\\\", "\x01", " , ", ": "};
+  const std::string meanings[] = {"a", "bc", "{", "}", "[", "]", "\"", "\\", " ", " , ", ": "};
+  TraceBuilder builder;
+  std::vector<std::string> names;
+  int64_t num_controls = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string written, meant;
+    const bool plain = random() % 2 == 0;  // such blocks take another way
+    for (auto left = random() % 150; left > 0; --left) {
+      const size_t piece = random() % (plain ? 6 : std::size(pieces));
+      written += pieces[piece];
+      meant += meanings[piece];
+      num_controls += pieces[piece] == "\x01";
+    }
+    names.push_back("n" + meant);
+    builder.kernel("n" + written, i, i, 1);
+  }
+  const Read result = read(builder.json());
+  EXPECT_EQ(result.names, names);
+  EXPECT_EQ(result.summary.num_control_characters, num_controls);
+  EXPECT_EQ(result.summary.num_malformed, 0);
 }
 
 // Every cut of a small file gives the events before the cut, or a plain refusal; never a crash.

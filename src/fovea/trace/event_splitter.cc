@@ -1,6 +1,11 @@
 #include "fovea/trace/event_splitter.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "fovea/base/error.h"
@@ -32,6 +37,40 @@ bool stops_string(char c) { return kStringStops[static_cast<unsigned char>(c)]; 
 bool stops_value(char c) { return kValueStops[static_cast<unsigned char>(c)]; }
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 bool ends_scalar(char c) { return c == ',' || c == '}' || c == ']' || is_space(c); }
+
+#ifdef __SSE2__
+constexpr int64_t kBlockBytes = 64;
+
+/// One bit for each of 64 bytes that is of a kind.
+struct Block {
+  uint64_t quotes = 0, backslashes = 0, controls = 0, opening = 0, closing = 0;
+
+  explicit Block(const char* bytes) {
+    const auto is = [](__m128i values, char c) { return _mm_cmpeq_epi8(values, _mm_set1_epi8(c)); };
+    const auto bits = [](__m128i matches, int shift) {
+      return static_cast<uint64_t>(static_cast<unsigned>(_mm_movemask_epi8(matches))) << shift;
+    };
+    const __m128i last_control = _mm_set1_epi8(0x1f);
+    const __m128i bracket_bit = _mm_set1_epi8('{' ^ '[');  // the same between '}' and ']'
+    for (int at = 0; at < kBlockBytes; at += 16) {
+      const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + at));
+      const __m128i as_brace = _mm_or_si128(v, bracket_bit);
+      quotes |= bits(is(v, '"'), at);
+      backslashes |= bits(is(v, '\\'), at);
+      controls |= bits(_mm_cmpeq_epi8(_mm_min_epu8(v, last_control), v), at);
+      opening |= bits(is(as_brace, '{'), at);
+      closing |= bits(is(as_brace, '}'), at);
+    }
+  }
+
+  /// Bytes inside strings, opening quotes included: each bit is the parity of the quotes up to it.
+  uint64_t inside(bool starts_inside) const {
+    uint64_t parity = quotes;
+    for (int shift = 1; shift < 64; shift *= 2) parity ^= parity << shift;
+    return starts_inside ? ~parity : parity;
+  }
+};
+#endif
 
 std::string describe_start(std::string_view text) {
   if (text.empty()) return "it is empty";
@@ -84,6 +123,47 @@ char* ValueScanner::scan(char* p, char* end) {
     while (p < end && !ends_scalar(*p)) ++p;
     return p < end ? p : nullptr;
   }
+  if (depth_ == 0 && !in_string_ && p < end && *p != '"') {
+    depth_ = 1;
+    ++p;
+  }
+  char* value_end = nullptr;
+  p = scan_blocks(p, end, &value_end);
+  return value_end != nullptr ? value_end : scan_bytes(p, end);
+}
+
+// Takes whole blocks while it can; returns where it stopped, or sets `value_end`. Most blocks have
+// neither escapes nor control characters in strings: only brackets outside strings are looked at.
+char* ValueScanner::scan_blocks(char* p, char* end, char** value_end) {
+#ifdef __SSE2__
+  if (depth_ == 0) return p;  // a string: it ends with its quote
+  for (; end - p >= kBlockBytes; p += kBlockBytes) {
+    const Block block(p);
+    const uint64_t inside = block.inside(in_string_);
+    if (escaped_ || block.backslashes != 0 || (block.controls & inside) != 0) {
+      *value_end = scan_bytes(p, p + kBlockBytes);
+      if (*value_end != nullptr) return p;
+      continue;
+    }
+    for (uint64_t brackets = (block.opening | block.closing) & ~inside; brackets != 0;
+         brackets &= brackets - 1) {
+      const int at = std::countr_zero(brackets);
+      depth_ += (block.opening >> at & 1) != 0 ? 1 : -1;
+      if (depth_ == 0) {
+        *value_end = p + at + 1;
+        return p;
+      }
+    }
+    in_string_ = inside >> 63 != 0;
+  }
+#else
+  static_cast<void>(end);
+  static_cast<void>(value_end);
+#endif
+  return p;
+}
+
+char* ValueScanner::scan_bytes(char* p, char* end) {
   while (p < end) {
     if (in_string_) {
       p = scan_string(p, end);

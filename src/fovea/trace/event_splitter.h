@@ -27,6 +27,8 @@ class ValueScanner {
 
  private:
   char* scan_string(char* p, char* end);
+  char* scan_bytes(char* p, char* end);
+  char* scan_blocks(char* p, char* end, char** value_end);
 
   int64_t num_control_characters_ = 0;
   int32_t depth_ = 0;
