@@ -407,7 +407,15 @@ double Session::decode_density() const {
   return share_kept(done.kept_pairs, done.causal_pairs);
 }
 WorkDone Session::work() const {
-  return impl_->transformer != nullptr ? impl_->transformer->report().work : WorkDone{};
+  WorkDone work = impl_->report.work;
+  if (impl_->transformer != nullptr) {  // what it did since that report
+    const WorkDone& more = impl_->transformer->report().work;
+    work.matmul_flops += more.matmul_flops;
+    work.attention_flops += more.attention_flops;
+    work.weight_bytes += more.weight_bytes;
+    work.kv_bytes += more.kv_bytes;
+  }
+  return work;
 }
 
 }  // namespace fovea
