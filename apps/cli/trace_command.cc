@@ -208,6 +208,23 @@ void print_verdict(const TraceReport& report, const WinOptions& win) {
                                  : "");
 }
 
+// Several ranks side by side: they should look alike, and the slowest holds the others up.
+void print_files(const std::vector<TraceReport>& reports) {
+  Table table({"file", "rank", "kernel time", "attention", "communication"});
+  for (const TraceReport& report : reports) {
+    double communication = 0;
+    for (const trace::TimeShare& family : report.total.families) {
+      if (family.name == "communication") communication = family.share;
+    }
+    const trace::ShareInterval share = interval_of(report.total);
+    table.add_row({report.file.path,
+                   report.file.rank >= 0 ? fmt::format("{}", report.file.rank) : "-",
+                   format_us(report.total.kernel_us), format_share(share.low, share.high),
+                   format_percent(communication)});
+  }
+  fmt::print("\n{}", table.to_string());
+}
+
 void write_perfetto(const TraceOptions& options, const TraceReport& report,
                     const trace::FamilyTable& families) {
   trace::CutOptions cut;
@@ -260,6 +277,7 @@ void run(const TraceOptions& options) {
     print_verdict(report, options.win);
     if (&path != &options.files.back()) fmt::print("\n");
   }
+  if (!options.json && reports.size() > 1) print_files(reports);
   if (page) page->write(trace_page(reports, options.win));
   if (!options.json) return;
   fmt::print("{}\n", (json.size() == 1 ? json.front() : json).dump(2));

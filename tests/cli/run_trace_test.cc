@@ -118,6 +118,16 @@ TEST(RunTrace, IsWhatPerfettoReads) {
   EXPECT_EQ(num_layers, 5 * 6);
 }
 
+TEST(Trace, SeveralFilesStandSideBySide) {
+  const ProcessResult result = run_fovea(
+      {"trace", "tests/golden/traces/torch_h200.json.gz", "tests/golden/traces/cuda_h200.json.gz"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const size_t table = result.out.find("communication");
+  ASSERT_NE(table, std::string::npos);
+  EXPECT_THAT(result.out.substr(table), testing::ContainsRegex("torch_h200.json.gz +- +1.55 ms"));
+  EXPECT_THAT(result.out.substr(table), testing::ContainsRegex("cuda_h200.json.gz +- +60.7 ms"));
+}
+
 TEST(RunTrace, PathsThatCannotBeWrittenAreFoundBeforeTheModelIsRead) {
   const ProcessResult result =
       run_fovea({"run", "-m", "does/not/exist", "-p", "x", "--trace", "/does/not/exist/x.json"});
