@@ -56,8 +56,13 @@ MethodName parse_method_name(const std::string& name) {
 
 void add_attention_options(CLI::App& command, AttentionOptions& options) {
   SelectorSettings& selector = options.selector;
-  add_knob(command, "--density", selector.density,
-           "Keep this share of the causal pairs, 0 ... 1; 0 keeps by threshold");
+  command
+      .add_option(
+          "--density", options.density,
+          "Keep this share of the causal pairs, 0 ... 1; 0 keeps by threshold, which all but "
+          "witness do unless told")
+      ->capture_default_str()
+      ->group(kGroup);
   add_knob(command, "--alpha-base", selector.alpha_base,
            "Keep a block that scores this share of the best one");
   add_knob(command, "--alpha-rescue", selector.alpha_rescue, "The same for rescue's second branch");
@@ -102,6 +107,7 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
   const MethodName parsed = parse_method_name(name);
   settings.selector = options.selector;
   settings.selector->method = parse_selector_method(parsed.method);
+  settings.selector->density = options.density.value_or(default_density(settings.selector->method));
   if (parsed.num_witnesses) settings.selector->num_witnesses = *parsed.num_witnesses;
   settings.periphery = options.periphery;
   settings.min_sparse_len = options.min_sparse_len;

@@ -1,6 +1,7 @@
 // Options that choose how the layers attend: the method by name and every knob of selection.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace fovea::cli {
 /// The knobs as given; methods come by name, so that one set of knobs serves several methods.
 struct AttentionOptions {
   SelectorSettings selector;
+  std::optional<float> density;  // none: the method's own
   bool periphery = false;
   bool sparse_decode = false;
   int64_t min_sparse_len = -1;  // as AttentionSettings has it

@@ -248,7 +248,7 @@ void add_eval_command(CLI::App& app) {
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
-  options->knobs.selector.density = 0.0534f;
+  options->knobs.density = 0.0534f;
   add_attention_options(*command, options->knobs);
   command->footer(
       "Answers are teacher-forced: a question counts when every token of its answer was the "

@@ -114,7 +114,7 @@ class KernelsRun {
     add_attention("attention", length, dense, to_gemm.work,
                   fmt::format("{:.2f} of GEMM", gemm_ratio), {{"ratio_to_gemm", gemm_ratio}});
 
-    shape.density = options_.knobs.selector.density;
+    shape.density = options_.knobs.density.value_or(0);
     if (shape.density > 0 && shape.density < 1) {
       step(fmt::format("sparse attention over {} tokens", length));
       const AttentionWork sparse(shape, context_);
@@ -340,7 +340,7 @@ void add_kernels_command(CLI::App& app) {
       ->add_option("--device-file", options->device_file,
                    "Write this machine's rates for 'fovea worth --device FILE'")
       ->type_name("FILE");
-  options->knobs.selector.density = 0.05f;
+  options->knobs.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(
       "Sparse attention runs on random lists of --density; selections run on normally distributed "

@@ -284,7 +284,7 @@ void add_needle_command(CLI::App& app) {
   command->add_flag("--json", options->json, "Print JSON instead of text");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
-  options->knobs.selector.density = 0.05f;
+  options->knobs.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(
       "Each document asks \" Recall: the red code of apple is\", which models/needle_7m was "

@@ -66,6 +66,10 @@ struct SelectorSettings {
   Aggregation aggregation = Aggregation::kSum;  // of every method that scores
 };
 
+/// What a method keeps unless told: 0, thresholds as its paper has them, or for `witness`, whose
+/// scores they do not suit, a budget (docs/selection.md shows both).
+float default_density(SelectorMethod method);
+
 /// Name as on the command line, for example "rescue".
 std::string_view selector_method_name(SelectorMethod method);
 /// Throws kInvalidArgument listing the known names.

@@ -32,6 +32,10 @@ void check_count(int64_t value, int64_t least, const char* name) {
 
 }  // namespace
 
+float default_density(SelectorMethod method) {
+  return method == SelectorMethod::kWitness ? 0.15f : 0.0f;
+}
+
 std::string_view selector_method_name(SelectorMethod method) {
   for (const auto& [known, name] : kNames) {
     if (known == method) return name;
