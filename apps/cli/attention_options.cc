@@ -120,7 +120,7 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
 
 std::vector<std::string> parse_attention_list(const std::string& text) {
   std::vector<std::string> names;
-  for (const std::string& name : split_list(text)) {
+  for (const std::string& name : split_list(text, "--attention")) {
     if (name != "dense") parse_selector_method(parse_method_name(name).method);
     check_argument(std::find(names.begin(), names.end(), name) == names.end(),
                    "--attention names \"{}\" twice", name);
@@ -128,6 +128,16 @@ std::vector<std::string> parse_attention_list(const std::string& text) {
   }
   check_argument(!names.empty(), "--attention names no method, known are: {}", attention_names());
   return names;
+}
+
+void check_selection_options(const CLI::App& command, const std::vector<std::string>& attentions) {
+  for (const std::string& name : attentions) {
+    if (name != "dense") return;
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    check_argument(option->get_group() != kGroup || option->count() == 0,
+                   "{} is for sparse attention, but --attention is dense", option->get_name());
+  }
 }
 
 std::string attention_names() {

@@ -33,6 +33,10 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
 /// twice, or none.
 std::vector<std::string> parse_attention_list(const std::string& text);
 
+/// Throws kInvalidArgument naming an option of `command` that add_attention_options() added and the
+/// user gave, when all `attentions` are dense: it would change nothing.
+void check_selection_options(const CLI::App& command, const std::vector<std::string>& attentions);
+
 /// Every name that --attention takes, for help texts.
 std::string attention_names();
 

@@ -120,7 +120,7 @@ void print_rows(const std::vector<BenchRow>& rows, int64_t repetitions) {
   for (const std::string& note : notes) fmt::print("{}\n", note);
 }
 
-BenchPlan make_plan(const BenchOptions& options) {
+BenchPlan make_plan(const BenchOptions& options, const CLI::App& command) {
   BenchPlan plan = options.plan;
   check_argument(plan.repetitions > 0, "--repetitions must be positive, is {}", plan.repetitions);
   check_argument(plan.agreement_rows > 0, "--agreement-rows must be positive, is {}",
@@ -130,6 +130,7 @@ BenchPlan make_plan(const BenchOptions& options) {
   check_argument(plan.chunk_size >= 0, "--chunk-size must not be negative, is {}", plan.chunk_size);
   plan.lengths = parse_tokens_list(options.lengths, "--lengths");
   plan.attention_names = parse_attention_list(options.attention);
+  check_selection_options(command, plan.attention_names);
   for (const std::string& name : plan.attention_names) {
     plan.attentions.push_back(attention_settings(name, options.knobs));
   }
@@ -137,11 +138,10 @@ BenchPlan make_plan(const BenchOptions& options) {
 }
 
 void bench(const BenchOptions& options, const CLI::App& command) {
-  const BenchPlan plan = make_plan(options);
+  const BenchPlan plan = make_plan(options, command);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
-  const std::string text = read_text(options.file);
-  check_utf8(text, options.file);
+  const std::string text = read_utf8_text(options.file);
 
   const auto model = load_model(options.model);
   const std::vector<int32_t> tokens = model->tokenizer().encode(text, {.add_bos = false});

@@ -172,7 +172,9 @@ std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalO
 
 std::vector<NeedleTaskKind> parse_tasks(const std::string& text) {
   std::vector<NeedleTaskKind> kinds;
-  for (const std::string& name : split_list(text)) kinds.push_back(quality::parse_task_kind(name));
+  for (const std::string& name : split_list(text, "--tasks")) {
+    kinds.push_back(quality::parse_task_kind(name));
+  }
   check_argument(!kinds.empty(), "--tasks names no task, known are single, lookalike, eight");
   return kinds;
 }
@@ -181,13 +183,13 @@ void eval(const EvalOptions& options, const CLI::App& command) {
   const int64_t length = parse_tokens(options.length, "--length");
   const std::vector<NeedleTaskKind> kinds = parse_tasks(options.tasks);
   const std::vector<std::string> attentions = parse_attention_list(options.attention);
+  check_selection_options(command, attentions);
   for (const std::string& name : attentions) attention_settings(name, options.knobs);
   check_argument(options.num_questions > 0 && options.num_questions <= 1'000'000,
                  "--questions must be in 1 ... 1000000, is {}", options.num_questions);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
-  const std::string text = read_text(options.file);
-  check_utf8(text, options.file);
+  const std::string text = read_utf8_text(options.file);
 
   const auto model = load_model(options.model);
   check_argument(length <= model->config().context_length,

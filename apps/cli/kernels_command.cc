@@ -155,7 +155,7 @@ class KernelsRun {
 
   int64_t num_expected() const {
     return static_cast<int64_t>(parse_tokens_list(options_.lengths, "--lengths").size() *
-                                (split_list(options_.attention).size() + 3));
+                                (split_list(options_.attention, "--attention").size() + 3));
   }
 
   Comparison in_turn(const AttentionWork& work, const std::function<void()>& yardstick) const {
@@ -268,6 +268,11 @@ void print_text(const KernelsRun& run, const KernelShape& shape) {
 
 void kernels(const KernelsOptions& options, const CLI::App& command) {
   const std::vector<int64_t> lengths = parse_tokens_list(options.lengths, "--lengths");
+  for (const int64_t length : lengths) {
+    check_argument(length >= options.knobs.selector.block_size,
+                   "--lengths must be at least a block, {} tokens, is {}",
+                   options.knobs.selector.block_size, length);
+  }
   const std::vector<std::string> methods = parse_attention_list(options.attention);
   for (const std::string& method : methods) {
     check_argument(method != "dense", "dense attention selects nothing: it is timed in any case");
@@ -330,7 +335,7 @@ void add_kernels_command(CLI::App& app) {
   add("--kv-heads", options->num_kv_heads, "KV heads");
   add("--head-dim", options->head_dim, "Width of a head");
   add("--dtype", options->dtype, "Type of queries, keys and values")->type_name("auto|f32|bf16");
-  add("--threads", options->num_threads, "CPU threads; 0 is one per core");
+  add("--threads", options->num_threads, "CPU threads; 0 is OMP_NUM_THREADS, or one per core");
   add("--min-seconds", options->min_seconds,
       "Time each kernel for as long as this, three times at least");
   command->add_flag("--json", options->json, "Print JSON instead of a table");

@@ -14,6 +14,7 @@
 #include "apps/cli/kernels_command.h"
 #include "apps/cli/needle_command.h"
 #include "apps/cli/run_command.h"
+#include "apps/cli/strict_numbers.h"
 #include "apps/cli/trace_command.h"
 #include "apps/cli/worth_command.h"
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_worth_command(app);
   fovea::cli::add_fit_command(app);
   fovea::cli::add_conditions_command(app);
+  fovea::cli::refuse_odd_numbers(app);
   fovea::cli::install_interrupt_handler();
   return fovea::cli::parse_and_run(app, argc, argv);
 }

@@ -32,7 +32,9 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
                   "Type to compute in; auto is bf16 where the processor multiplies it, else f32")
       ->capture_default_str()
       ->type_name("auto|f32|bf16");
-  command.add_option("--threads", arguments.num_threads, "CPU threads; 0 is one per core")
+  command
+      .add_option("--threads", arguments.num_threads,
+                  "CPU threads; 0 is OMP_NUM_THREADS, or one per core")
       ->capture_default_str();
 }
 

@@ -212,13 +212,13 @@ std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& m
 void needle(NeedleOptions& options, const CLI::App& command) {
   options.task.length = parse_tokens(options.length, "--length");
   const std::vector<std::string> attentions = parse_attention_list(options.attention);
+  check_selection_options(command, attentions);
   for (const std::string& name : attentions) attention_settings(name, options.knobs);
   check_argument(options.num_documents > 0, "--documents must be positive, is {}",
                  options.num_documents);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
-  const std::string text = read_text(options.file);
-  check_utf8(text, options.file);
+  const std::string text = read_utf8_text(options.file);
 
   const auto model = load_model(options.model);
   check_argument(options.task.length + 16 <= model->config().context_length,

@@ -8,17 +8,17 @@
 
 namespace fovea::cli {
 
-std::vector<std::string> split_list(std::string_view text) {
+std::vector<std::string> split_list(std::string_view text, std::string_view option) {
   std::vector<std::string> parts;
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    std::string_view part = text.substr(0, comma);
+  if (text.empty()) return parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
     const size_t first = part.find_first_not_of(' ');
-    if (first != std::string_view::npos) {
-      part = part.substr(first, part.find_last_not_of(' ') - first + 1);
-      parts.emplace_back(part);
-    }
-    text.remove_prefix(std::min(comma + 1, text.size()));
+    check_argument(first != std::string_view::npos, "{} has an empty entry in \"{}\"", option,
+                   text);
+    parts.emplace_back(part.substr(first, part.find_last_not_of(' ') - first + 1));
+    begin = end + 1;
   }
   return parts;
 }
@@ -40,7 +40,9 @@ int64_t parse_tokens(std::string_view text, std::string_view option) {
 
 std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option) {
   std::vector<int64_t> values;
-  for (const std::string& part : split_list(text)) values.push_back(parse_tokens(part, option));
+  for (const std::string& part : split_list(text, option)) {
+    values.push_back(parse_tokens(part, option));
+  }
   check_argument(!values.empty(), "{} is empty", option);
   return values;
 }

@@ -8,8 +8,9 @@
 
 namespace fovea::cli {
 
-/// Parts between commas, blanks around them removed; empty parts are left out.
-std::vector<std::string> split_list(std::string_view text);
+/// Parts between commas, blanks around them removed; none in an empty text.
+/// Throws kInvalidArgument naming `option` and the text when a part is empty.
+std::vector<std::string> split_list(std::string_view text, std::string_view option);
 
 /// A positive number of tokens; "8K" is 8,192 and "1M" is 1,048,576.
 /// Throws kInvalidArgument naming `option` and the text.

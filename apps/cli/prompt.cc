@@ -65,12 +65,7 @@ std::string prompt_text(const PromptOptions& options) {
   check_argument(!options.file.empty() || !options.text.empty(),
                  "the prompt is empty: give a text with -p or a file with -f");
   std::string text;
-  if (!options.file.empty()) {
-    text = read_text(options.file);
-    const std::string name = options.file == "-" ? "standard input" : options.file;
-    check_argument(!text.empty(), "the prompt is empty: {} holds no text", name);
-    check_utf8(text, name);
-  }
+  if (!options.file.empty()) text = read_utf8_text(options.file);
   check_utf8(options.text, "the prompt");
   return text + options.text;
 }

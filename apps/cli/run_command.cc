@@ -42,7 +42,8 @@ struct RunOptions {
 };
 
 // All that can be wrong with options is found before the model is loaded.
-void check_options(const RunOptions& options) {
+void check_options(const RunOptions& options, const CLI::App& command) {
+  check_selection_options(command, {options.attention});
   attention_settings(options.attention, options.knobs);
   check_sampling_settings(options.sampling);
   check_argument(options.max_new_tokens > 0, "-n must be positive, is {}", options.max_new_tokens);
@@ -127,7 +128,7 @@ nlohmann::json run_json(const RunOptions& options, const Model& model, const Pro
 }
 
 void run(const RunOptions& options, const CLI::App& command) {
-  check_options(options);
+  check_options(options, command);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
   const std::string text = prompt_text(options.prompt);

@@ -77,8 +77,18 @@ void check_utf8(std::string_view text, std::string_view what) {
   }
 }
 
+std::string read_utf8_text(const std::string& path) {
+  const std::string text = read_text(path);
+  const std::string name = path == "-" ? "standard input" : path;
+  check_argument(!text.empty(), "{} holds no text", name);
+  check_utf8(text, name);
+  return text;
+}
+
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  if (path_ == "-") return;
+  check_argument(
+      path_ != "-",
+      "- is no name for a file to write: standard output has the text (--json prints there)");
   created_ = access(path_.c_str(), F_OK) != 0;
   const int descriptor = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0)
@@ -91,10 +101,9 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::string_view text) {
-  const bool to_stdout = path_ == "-";
-  std::FILE* file = to_stdout ? stdout : std::fopen(path_.c_str(), "wb");
+  std::FILE* file = std::fopen(path_.c_str(), "wb");
   bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) good = (to_stdout ? std::fflush(file) : std::fclose(file)) == 0 && good;
+  if (file != nullptr) good = std::fclose(file) == 0 && good;
   if (!good) fail(ErrorCode::kInvalidFile, "cannot write {}: {}", path_, std::strerror(errno));
   created_ = false;
 }

@@ -32,12 +32,17 @@ std::string printable(std::string_view text);
 /// (surrogates, overlong forms and code points past U+10FFFF are not).
 void check_utf8(std::string_view text, std::string_view what);
 
+/// read_text() of a file that must hold text: throws kInvalidArgument as well when it is empty or
+/// not UTF-8.
+std::string read_utf8_text(const std::string& path);
+
 /// A file for a report. It is opened when made, so that a path that cannot be written is an error
 /// before the work and not after it. Until write(), an existing file keeps its content, and a file
 /// made for the purpose goes away again.
 class OutputFile {
  public:
-  /// Throws kInvalidFile when `path` cannot be written. "-" is standard output.
+  /// Throws kInvalidFile when `path` cannot be written, kInvalidArgument for "-": standard output
+  /// has the text or the tables already.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -56,7 +56,7 @@ double parse_number(std::string_view text, std::string_view option) {
 std::vector<std::pair<std::string, double>> parse_pairs(const std::string& text,
                                                         const char* option) {
   std::vector<std::pair<std::string, double>> pairs;
-  for (const std::string& part : split_list(text)) {
+  for (const std::string& part : split_list(text, option)) {
     const size_t equals = part.find('=');
     check_argument(equals != std::string::npos && equals > 0,
                    "{} must be a list such as kernel=20,e2e=6, not \"{}\"", option, part);
@@ -253,7 +253,7 @@ void answer_model_request(const ModelQuestion& question, WorthOptions options) {
 
 void answer_models(const WorthOptions& options) {
   ModelQuestion question;
-  for (const std::string& model : split_list(options.models)) {
+  for (const std::string& model : split_list(options.models, "--model")) {
     question.models.push_back(load_model_shape(model));
     if (options.kv_bytes) question.models.back().precision.kv_bytes = *options.kv_bytes;
   }

@@ -10,6 +10,7 @@
 namespace fovea::cli {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -112,7 +113,8 @@ TEST(Run, SparseThatKeepsEverythingAnswersAsDense) {
 }
 
 TEST(Bench, MeasuresEachLengthWithEachAttention) {
-  const std::string output = testing::TempDir() + "fovea_bench_test.json";
+  const test::TempDir folder;
+  const std::string output = folder.file("bench.json");
   const ProcessResult result =
       run_fovea({"bench", "-m", kModel, "-f", "-", "--lengths", "256,512", "--decode-tokens", "4",
                  "--attention", "all,dense", "--repetitions", "2", "--dtype", "f32", "-o", output},
@@ -133,7 +135,6 @@ TEST(Bench, MeasuresEachLengthWithEachAttention) {
     EXPECT_LT(row.at("agreement").at("mean_kl"), 1e-6);
     EXPECT_GT(row.at("peak_memory_bytes"), 0);
   }
-  std::remove(output.c_str());
 }
 
 TEST(Needle, ReportsEachDocument) {
@@ -188,17 +189,30 @@ TEST(Interrupt, EndsARunWith130AndSaysHowFarItCame) {
   process.interrupt();
   const ProcessResult result = process.wait();
   EXPECT_EQ(result.exit_code, 130) << result.err;
-  EXPECT_THAT(result.err, StartsWith("fovea: interrupted: had read "));
+  // While the model was loaded or the prompt was read, whichever it was at.
+  EXPECT_THAT(result.err, StartsWith("fovea: interrupted: had "));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(Interrupt, EndsAnAnswerWith130AndSaysHowFarItCame) {
+  Process process({"run", "-m", kModel, "-p", " import", "-n", "100000", "--ignore-eos"});
+  process.interrupt_after_output();
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("fovea: interrupted: had read 1 tokens and written "));
+  EXPECT_NE(result.out, "");
 }
 
 TEST(Interrupt, EndsABenchWithoutAHalfWrittenFile) {
-  const std::string output = testing::TempDir() + "fovea_interrupted_test.json";
+  const test::TempDir folder;
+  const std::string output = folder.file("bench.json");
   Process process({"bench", "-m", kModel, "-f", "-", "--lengths", "64K", "-o", output},
                   long_text(60000));
   process.interrupt();
   const ProcessResult result = process.wait();
   EXPECT_EQ(result.exit_code, 130) << result.err;
-  EXPECT_THAT(result.err, StartsWith("fovea: interrupted: 0 of 1 lengths"));
+  EXPECT_THAT(result.err, AnyOf(StartsWith("fovea: interrupted: had loaded "),
+                                StartsWith("fovea: interrupted: 0 of 1 lengths")));
   EXPECT_FALSE(std::ifstream(output).good());
 }
 

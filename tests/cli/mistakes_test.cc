@@ -40,11 +40,7 @@ Arguments run_with(const Arguments& more) {
 // A folder in which a test breaks a copy of the model.
 class BrokenModelTest : public testing::Test {
  protected:
-  BrokenModelTest() : folder_(testing::TempDir() + "fovea_broken_model") {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::copy(kModel, folder_);
-  }
-  ~BrokenModelTest() override { std::filesystem::remove_all(folder_); }
+  BrokenModelTest() { std::filesystem::copy(kModel, folder_); }
   void replace_in_config(const std::string& from, const std::string& to) {
     std::ifstream file(folder_ + "/config.json");
     std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -52,7 +48,8 @@ class BrokenModelTest : public testing::Test {
     ASSERT_NE(at, std::string::npos) << from;
     std::ofstream(folder_ + "/config.json") << text.replace(at, from.size(), to);
   }
-  std::string folder_;
+  const test::TempDir temp_dir_;
+  const std::string folder_ = temp_dir_.path();
 };
 
 TEST(Mistake, CommandLine) {
@@ -104,6 +101,14 @@ TEST(Mistake, Prompt) {
   expect_mistake(run_with({"-p", "x", "--system", "y"}), "--system needs a chat template");
 }
 
+TEST(Mistake, FileWithoutText) {
+  for (const char* command : {"bench", "needle", "eval"}) {
+    expect_mistake({command, "-m", kModel, "-f", "-"}, "standard input holds no text");
+    expect_mistake({command, "-m", kModel, "-f", "-"}, "standard input is not UTF-8", "ab\xff");
+    expect_mistake({command, "-m", kModel, "-f", "/dev/null"}, "/dev/null holds no text");
+  }
+}
+
 TEST(Mistake, FileWithoutAnEnd) {
   for (const Arguments& arguments :
        {run_with({"-f", "/dev/zero"}), Arguments{"conditions", "/dev/zero"},
@@ -152,15 +157,46 @@ TEST(Mistake, OutputThatCannotBeWrittenIsSaidBeforeTheWork) {
                  "cannot write no/such/folder/x.json");
 }
 
+TEST(Mistake, OneStreamForTwoThings) {
+  for (const Arguments& arguments : {run_with({"-p", "x", "-o", "-"}),
+                                     Arguments{"bench", "-m", kModel, "-f", "LICENSE", "-o", "-"},
+                                     Arguments{"kernels", "-o", "-"}}) {
+    expect_mistake(arguments, "- is no name for a file to write");
+  }
+}
+
+TEST(Mistake, SelectionOptionsWhereNothingIsSelected) {
+  expect_mistake(run_with({"-p", "x", "--density", "0.1"}),
+                 "--density is for sparse attention, but --attention is dense");
+  expect_mistake(run_with({"-p", "x", "--attention", "dense", "--witnesses", "2"}), "--witnesses");
+  for (const char* command : {"bench", "needle", "eval"}) {
+    expect_mistake(
+        {command, "-m", kModel, "-f", "LICENSE", "--attention", "dense", "--periphery", "mean"},
+        "--periphery is for sparse attention");
+  }
+}
+
 TEST(Mistake, Attention) {
   expect_mistake(run_with({"-p", "x", "--attention", "frob"}), "frob");
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", "dense,frob"}, "frob");
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", "dense,dense"}, "twice");
-  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", ","}, "names no method");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", ","}, "empty entry");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--attention", ""}, "names no method");
+  expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--lengths", "1K,,2K"},
+                 "--lengths has an empty entry in \"1K,,2K\"");
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--tasks", "single,"}, "empty entry");
 }
 
 TEST(Mistake, Numbers) {
   expect_mistake(run_with({"-p", "x", "-n", "many"}), "many");
+  expect_mistake(run_with({"-p", "x", "-n", "99999999999999999999"}), "99999999999999999999");
+  for (const char* command : {"run", "needle", "eval"}) {
+    for (const char* seed : {"-1", "1.5", "18446744073709551616"}) {
+      expect_mistake({command, "-m", kModel, "-f", "LICENSE", "--seed", seed}, seed);
+    }
+  }
+  expect_mistake(run_with({"-p", "x", "--attention", "rescue", "--density", "5%"}),
+                 "--density: \"5%\" is not a number");
   expect_mistake(run_with({"-p", "x", "-n", "0"}), "-n must be positive, is 0");
   expect_mistake(run_with({"-p", "x", "-n", "-3"}), "-3");
   expect_mistake(run_with({"-p", "x", "--temperature", "-1"}), "temperature");
@@ -191,6 +227,7 @@ TEST(Mistake, Numbers) {
   expect_mistake({"kernels", "--head-dim", "0"}, "--head-dim");
   expect_mistake({"kernels", "--attention", "dense"}, "dense attention selects nothing");
   expect_mistake({"kernels", "--min-seconds", "-1"}, "--min-seconds");
+  expect_mistake({"kernels", "--lengths", "1"}, "--lengths must be at least a block, 128 tokens");
 }
 
 }  // namespace

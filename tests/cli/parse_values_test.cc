@@ -12,9 +12,18 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(SplitList, TrimsAndDropsEmptyParts) {
-  EXPECT_THAT(split_list("dense, rescue,,witness "), ElementsAre("dense", "rescue", "witness"));
-  EXPECT_THAT(split_list(" , "), IsEmpty());
+TEST(SplitList, TrimsPartsAndRefusesEmptyOnes) {
+  EXPECT_THAT(split_list("dense, rescue,witness ", "--attention"),
+              ElementsAre("dense", "rescue", "witness"));
+  EXPECT_THAT(split_list("", "--attention"), IsEmpty());
+  for (const char* text : {",", "a,", ",a", "a,,b", "a, ,b", " "}) {
+    try {
+      split_list(text, "--attention");
+      ADD_FAILURE() << "accepted \"" << text << '"';
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), fmt::format("--attention has an empty entry in \"{}\"", text));
+    }
+  }
 }
 
 TEST(ParseTokens, KnowsUnits) {

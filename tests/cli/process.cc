@@ -42,19 +42,16 @@ bool handles_interrupt(int pid) {
 
 Process::Process(const std::vector<std::string>& arguments, const std::string& input)
     : input_size_(input.size()) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "fovea_cli_XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  folder_ = pattern;
-  std::ofstream(folder_ + "/in", std::ios::binary) << input;
+  std::ofstream(folder_.file("in"), std::ios::binary) << input;
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   const auto redirect = [&](int descriptor, const char* name, int flags) {
-    posix_spawn_file_actions_addopen(&actions, descriptor, (folder_ + name).c_str(), flags, 0600);
+    posix_spawn_file_actions_addopen(&actions, descriptor, folder_.file(name).c_str(), flags, 0600);
   };
-  redirect(STDIN_FILENO, "/in", O_RDONLY);
-  redirect(STDOUT_FILENO, "/out", O_WRONLY | O_CREAT);
-  redirect(STDERR_FILENO, "/err", O_WRONLY | O_CREAT);
+  redirect(STDIN_FILENO, "in", O_RDONLY);
+  redirect(STDOUT_FILENO, "out", O_WRONLY | O_CREAT);
+  redirect(STDERR_FILENO, "err", O_WRONLY | O_CREAT);
   std::vector<std::string> words = {FOVEA_BINARY};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
@@ -70,14 +67,24 @@ Process::~Process() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  std::filesystem::remove_all(folder_);
 }
 
 void Process::interrupt() {
-  const auto is_ready = [&] {
+  interrupt_when([&] {
     return handles_interrupt(pid_) &&
            word_after("pos:", pid_, "fdinfo/0") == std::to_string(input_size_);
-  };
+  });
+}
+
+void Process::interrupt_after_output() {
+  interrupt_when([&] {
+    std::error_code ignored;
+    const auto size = std::filesystem::file_size(folder_.file("out"), ignored);
+    return !ignored && size > 0;
+  });
+}
+
+void Process::interrupt_when(const std::function<bool()>& is_ready) {
   for (int i = 0; i < 6000 && !is_ready(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -90,8 +97,8 @@ ProcessResult Process::wait() {
   pid_ = -1;
   ProcessResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  result.out = content_of(folder_ + "/out");
-  result.err = content_of(folder_ + "/err");
+  result.out = content_of(folder_.file("out"));
+  result.err = content_of(folder_.file("err"));
   return result;
 }
 

@@ -1,8 +1,11 @@
 // Runs the built `fovea` as a user would, and keeps what it said.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "tests/support/temp_dir.h"
 
 namespace fovea::cli {
 
@@ -22,10 +25,14 @@ class Process {
 
   /// Presses Ctrl-C, once the process handles it and has read its whole input.
   void interrupt();
+  /// Presses Ctrl-C, once the process has written something to its standard output.
+  void interrupt_after_output();
   ProcessResult wait();
 
  private:
-  std::string folder_;  // files that stand for its standard streams
+  void interrupt_when(const std::function<bool()>& is_ready);
+
+  test::TempDir folder_;  // files that stand for its standard streams
   size_t input_size_;
   int pid_ = -1;
 };
