@@ -30,8 +30,8 @@ class BestOf {
   /// a barrier.
   __device__ void keep(int count) {
     if (count <= 0) return;  // the same for all threads
-    unsigned low = 0;        // what is undecided has keys in [low, low + 256 << shift)
-    for (int shift = kFirstShift, x = 0;; shift = max(shift - 8, 0), x ^= 1) {
+    unsigned low = 0;        // what is undecided has keys in [low, low + kSelectBins << shift)
+    for (int shift = kFirstShift, x = 0;; shift = max(shift - kBinBits, 0), x ^= 1) {
       count_keys(low, shift, scratch_.bins[x]);
       if (thread_ == 0) scratch_.num_candidates = 0;
       sync_scorers();
@@ -64,8 +64,11 @@ class BestOf {
   }
 
  private:
-  static constexpr unsigned kRange = 1u << 30;  // keys: how far below the best, on this scale
-  static constexpr int kFirstShift = 22;
+  static constexpr int kRangeBits = 30;
+  static constexpr unsigned kRange = 1u << kRangeBits;  // keys: how far below the best, so scaled
+  static constexpr int kBinBits = 7;
+  static_assert(1 << kBinBits == kSelectBins);
+  static constexpr int kFirstShift = kRangeBits - kBinBits;
 
   struct Boundary {
     int bin = 0;         // where the last of the best lies

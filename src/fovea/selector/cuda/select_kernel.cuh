@@ -1,9 +1,9 @@
 // Scores every block before a query block for one q head, and writes the list of those it keeps.
 //
-// Persistent, three CTAs per SM where shared memory allows, so that one's exponentials run beside
-// another's products. In each, a warpgroup scores tiles of 64 blocks, and a loader warp streams Q
-// and tiles and writes the list of the row before. Nothing of size blocks x blocks or tokens x
-// blocks ever reaches memory.
+// Persistent, three or four CTAs per SM where shared memory allows, so that one's exponentials run
+// beside another's products. In each, a warpgroup scores tiles of 64 blocks, and a loader warp
+// streams Q and tiles and writes the list of the row before. Nothing of size blocks x blocks or
+// tokens x blocks ever reaches memory.
 //
 // `witness` has several rows a block, and query blocks of 256 two products a row: their sums add
 // up.
@@ -19,7 +19,7 @@
 namespace fovea::cuda {
 
 template <typename Traits>
-__global__ __launch_bounds__(kSelectThreads, kSelectCtas) void select_kernel(
+__global__ __launch_bounds__(kSelectThreads, Traits::kCtas) void select_kernel(
     const __grid_constant__ SelectMaps maps, const __grid_constant__ SelectParams params,
     const __grid_constant__ SelectLayout layout) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

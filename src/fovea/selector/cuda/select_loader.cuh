@@ -51,8 +51,14 @@ class SelectLoader {
     row.group = row.block.seq * p_.num_kv_heads + row.head / p_.group_size;
     if (row.block.sink_end < row.block.local_begin && !p_.is_fixed) {
       row.num_tiles = (row.block.q_block + kFactTileBlocks - 1) / kFactTileBlocks;
-      row.facts =
+      const PrefixFacts facts =
           p_.facts.prefix[int64_t{row.group} * (p_.facts.max_blocks + 1) + row.block.q_block];
+      const float spread = facts.high - facts.low;
+      row.low = p_.is_bound ? 0.f : facts.low;
+      row.inverse_spread = !p_.is_bound && spread > 0.f ? 1.f / spread : INFINITY;
+      row.most = p_.is_bound ? INFINITY : facts.most;
+      row.extent = facts.extent;
+      row.widest = facts.widest;
     }
     return row;
   }
@@ -86,7 +92,7 @@ class SelectLoader {
   /// The row's n-th tile: a tile of blocks takes rows_per_block of them, one after another.
   __device__ void load_tile(const SelectRow& row, int n) {
     const int rows_per_block = p_.facts.rows_per_block;
-    const int block_tile = block_tile_at(n / rows_per_block, row.num_tiles, row.facts.widest);
+    const int block_tile = block_tile_at(n / rows_per_block, row.num_tiles, row.widest);
     const int tile = block_tile * rows_per_block + n % rows_per_block;
     const TilePlace place(num_loaded_++, memory_.layout().num_stages);
     ptx::mbarrier_wait(ptx::shared_address(&shared_.tile_empty[place.stage]), place.parity ^ 1);

@@ -90,7 +90,7 @@ class SelectScorer {
   // Scoring.
 
   __device__ void score_row() {
-    const int widest = row_->facts.widest;
+    const int widest = row_->widest;
     const int num_tiles = uniform(row_->num_tiles);
     const int rows_per_block = p_.facts.rows_per_block;
     const int q_parts = memory_.layout().q_parts;
@@ -168,7 +168,7 @@ class SelectScorer {
       const int query = part * kSelectQueryRows + thread_;
       const bool exists = query < row_->block.num_rows;
       const float norm = exists ? sqrtf(sum) : 0.f;
-      shared_.q_norm[query] = norm;
+      memory_.q_norm()[query] = norm;
       const unsigned norm_bits = __float_as_uint(norm) & 0x7fffffffu;
       most = max(most, norm_bits);
       if (exists) least = min(least, norm_bits);
@@ -186,17 +186,14 @@ class SelectScorer {
     q_norm_min_ = __uint_as_float(least);
     q_norm_max_ = __uint_as_float(most);
     constexpr float kLargestLogit = 1e37f;  // false for NaN
-    is_judged_ = q_norm_max_ * row_->facts.extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
+    is_judged_ = q_norm_max_ * row_->extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
   }
 
-  /// How much a unit of ||q|| adds to the logits of a block, in log2.
+  /// How much a unit of ||q|| adds to the logits of a block, in log2: nothing up to radius low, the
+  /// whole radius from high on. Without a spread 0 * inf is NaN, which saturates to 0 as it should.
   __device__ float uplift(float radius) const {
-    if (p_.is_bound) return radius * p_.scale_log2;
-    const PrefixFacts& facts = row_->facts;
-    if (radius <= facts.low) return 0.f;
-    const float spread = facts.high - facts.low;
-    const float share = spread > 0.f ? fminf(__fdividef(radius - facts.low, spread), 1.f) : 1.f;
-    return fminf(radius, facts.most) * share * p_.scale_log2;
+    return fminf(radius, row_->most) * __saturatef((radius - row_->low) * row_->inverse_spread) *
+           p_.scale_log2;
   }
 
   /// What a score of branch `x` must reach to matter.
@@ -307,7 +304,7 @@ class SelectScorer {
     if (!__any_sync(~0u, any)) return;
     // This thread's pairs of ||q|| lie 8 apart.
     const float2* norms =
-        reinterpret_cast<const float2*>(shared_.q_norm + part * kSelectQueryRows) + lane_ % 4;
+        reinterpret_cast<const float2*>(memory_.q_norm() + part * kSelectQueryRows) + lane_ % 4;
     float most[2] = {top[0] + up_[0] * q_norm_max_, top[1] + up_[1] * q_norm_max_};
     // Where ||q|| and the uplift spread so far that this is no safe reference: exact maxima.
     constexpr float kSafeSpread = 80.f;

@@ -9,9 +9,8 @@ namespace fovea::cuda {
 
 constexpr int kSelectScorers = 128;                  // threads that score: one warpgroup
 constexpr int kSelectThreads = kSelectScorers + 32;  // and the loader warp
-constexpr int kSelectCtas = 3;                       // of an SM, as far as registers go
 constexpr int kScorerWarps = kSelectScorers / 32;
-constexpr int kSelectBins = 256;  // of the histogram, see select_best.cuh
+constexpr int kSelectBins = 128;  // of the histogram, see select_best.cuh
 constexpr int kMaxStages = 2;     // tiles in flight
 
 template <typename Element_, int kHeadDim_, bool kHasUplift_>
@@ -20,6 +19,8 @@ struct SelectTraits {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kHasUplift = kHasUplift_;
   static constexpr int kNumScores = kHasUplift ? 2 : 1;
+  // CTAs of an SM, as far as registers go: 128 or 96 a thread.
+  static constexpr int kCtas = kHasUplift || kHeadDim == 256 ? 3 : 4;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr uint32_t kQPanelBytes = kSelectQueryRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kQBytes = kPanels * kQPanelBytes;  // of one product
@@ -30,12 +31,16 @@ struct SelectTraits {
 /// A row of work: one q head of one query block. The loader describes it to the scorers.
 struct SelectRow {
   QueryBlock block;
-  PrefixFacts facts;
+  float low = 0;             // radius at which the uplift starts
+  float inverse_spread = 0;  // of the radii between there and where it is full
+  float most = 0;            // radii above count as this one
+  float extent = 0;          // see PrefixFacts
+  int32_t widest = 0;
   int32_t head = -1;      // -1: no more rows
   int32_t group = 0;      // sequence and KV head, as facts are packed
   int32_t num_tiles = 0;  // of 64 blocks, to score
 
-  __device__ bool is_forced(int b) const { return b < block.sink_end || b >= block.local_begin; }
+  __device__ bool is_forced(int b) const { return (b < block.sink_end) | (b >= block.local_begin); }
   __device__ int num_forced() const {
     return block.sink_end + block.q_block + 1 - block.local_begin;
   }
@@ -64,8 +69,7 @@ struct SelectLayout {
   int max_blocks = 0;
 };
 
-struct alignas(ptx::kSwizzleAtomBytes) SelectShared {
-  float q_norm[2 * kSelectQueryRows];
+struct SelectShared {
   float q_norm_range[2][kScorerWarps];  // smallest and largest of each warp
   SelectRow rows[2];
   RowTotals totals[2];
@@ -99,7 +103,8 @@ struct TilePlace {
         parity(static_cast<uint32_t>(num_stages == 1 ? count : count >> 1) & 1) {}
 };
 
-/// Where everything lies: SelectShared, Q, tiles, scores of a branch after the other, mask.
+/// Where everything lies: Q and tiles, which must be aligned to 1024 bytes, SelectShared, ||q||,
+/// scores of one branch after the other, mask.
 template <typename Traits>
 class SelectMemory {
  public:
@@ -109,20 +114,22 @@ class SelectMemory {
   static int bytes(const SelectLayout& layout) {
     const int tiles = layout.q_parts * static_cast<int>(Traits::kQBytes) +
                       layout.num_stages * static_cast<int>(Traits::kTileBytes);
-    const int words = Traits::kNumScores * layout.max_blocks + layout.max_blocks / 32 + 1;
-    return static_cast<int>(sizeof(SelectShared)) + tiles + words * 4;
+    const int words = layout.q_parts * kSelectQueryRows + Traits::kNumScores * layout.max_blocks +
+                      layout.max_blocks / 32 + 1;
+    return tiles + static_cast<int>(sizeof(SelectShared)) + words * 4;
   }
 
-  __device__ SelectShared& shared() const { return *reinterpret_cast<SelectShared*>(aligned_); }
   __device__ const SelectLayout& layout() const { return layout_; }
-  __device__ uint8_t* q() const { return aligned_ + sizeof(SelectShared); }
+  __device__ uint8_t* q() const { return aligned_; }
   __device__ uint8_t* tile(int stage) const {
-    return q() + layout_.q_parts * Traits::kQBytes + stage * Traits::kTileBytes;
+    return aligned_ + layout_.q_parts * Traits::kQBytes + stage * Traits::kTileBytes;
   }
+  __device__ SelectShared& shared() const {
+    return *reinterpret_cast<SelectShared*>(tile(layout_.num_stages));
+  }
+  __device__ float* q_norm() const { return reinterpret_cast<float*>(&shared() + 1); }
   /// log2 scores by block: of the logits alone, and with the uplift.
-  __device__ float* base_scores() const {
-    return reinterpret_cast<float*>(tile(layout_.num_stages));
-  }
+  __device__ float* base_scores() const { return q_norm() + layout_.q_parts * kSelectQueryRows; }
   __device__ float* uplifted_scores() const {
     return base_scores() + (Traits::kHasUplift ? layout_.max_blocks : 0);
   }
