@@ -111,6 +111,14 @@ std::vector<AttentionCase> larger_cases() {
                                        .density = 0.03,
                                        .has_periphery = true,
                                        .is_strided = true});
+    // The diagonal is the first block past a whole tile of means.
+    add("periphery_behind_a_tile", {.q_lens = {20},
+                                    .kv_lens = {128 * 128 + 20},
+                                    .num_q_heads = 1,
+                                    .num_kv_heads = 1,
+                                    .lists = Lists::kRandom,
+                                    .density = 0.05,
+                                    .has_periphery = true});
     add("decode", {.q_lens = std::vector<int64_t>(12, 1),
                    .kv_lens = {1, 5000, 128, 129, 0, 3333, 64, 1000, 7, 256, 2000, 127},
                    .num_q_heads = 14,

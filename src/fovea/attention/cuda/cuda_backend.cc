@@ -78,8 +78,9 @@ int64_t max_keys(const AttentionParams& params) {
 int64_t max_means(const AttentionParams& params) {
   if (!params.periphery.enabled()) return 0;
   const int64_t tile = prefill_kv_tile_rows(params.head_dim());
-  return ceil_div(std::max<int64_t>(max_keys(params) / params.selection->block_size, 1), tile) *
-         tile;
+  // The last block counts although it may be incomplete: lists name it.
+  const int64_t blocks = ceil_div(max_keys(params), params.selection->block_size);
+  return ceil_div(std::max<int64_t>(blocks, 1), tile) * tile;
 }
 
 std::string why_no_periphery(const AttentionParams& params) {
