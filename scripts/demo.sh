@@ -22,7 +22,7 @@ mixed=$(text mixed 2000000)
   --attention dense,centroid,rescue,witness --documents 4 --max-seconds 120 -o .cache/demo/needle.json
 
 echo
-echo "== 2. SmolLM2-135M-Instruct on a long real text: time to first token, dense and rescue-sparse"
+echo "== 2. SmolLM2-135M-Instruct on a long real text: time to first token and next tokens, dense and sparse"
 status=0
 model=$(python3 scripts/get_model.py smollm2 --folder models 2>.cache/demo/get_model.log) || status=$?
 if [ "$status" -eq 3 ]; then
@@ -33,7 +33,7 @@ elif [ "$status" -ne 0 ]; then
   exit "$status"
 fi
 prose=$(text prose 1500000)
-"$fovea" bench -m "$model" -f "$prose" --lengths 1K,2K,4K,8K --attention dense,rescue \
+"$fovea" bench -m "$model" -f "$prose" --lengths 1K,2K,4K,8K --attention dense,rescue,witness \
   --repetitions 2 -o .cache/demo/bench.json
 echo
 echo "Results as JSON: .cache/demo/needle.json, .cache/demo/bench.json"

@@ -7,8 +7,8 @@
 
 namespace fovea::cpu {
 
-/// Whether decode() rather than prefill() computes sequence s: at most kMaxDecodeRows query rows per
-/// KV head, all of one query block if there is a selection, and no periphery.
+/// Whether decode() rather than prefill() computes sequence s: at most kMaxDecodeRows query rows
+/// per KV head, all of one query block if there is a selection, and no periphery.
 bool is_decode(const AttentionParams& params, int64_t s);
 
 /// Computes the sequences that is_decode() names. Splits are of kSplitKeys keys whatever the batch
