@@ -24,8 +24,9 @@ std::string instruction_set() {
   return features.avx2 ? "avx2" : "portable";
 }
 
-constexpr std::array<std::string_view, 7> kNotFlags = {"--model",  "--file",   "--prompt", "--json",
-                                                       "--output", "--system", "--trace"};
+constexpr std::array<std::string_view, 10> kNotFlags = {
+    "--model",  "--file",  "--prompt", "--json", "--output",
+    "--system", "--trace", "--report", "--csv",  "--url"};
 
 using Field = std::pair<const char*, std::string Conditions::*>;
 constexpr std::array<Field, 13> kFields = {{
@@ -81,6 +82,38 @@ nlohmann::json to_json(const Conditions& conditions) {
     json[name] = value.empty() ? nlohmann::json() : nlohmann::json(value);
   }
   return json;
+}
+
+std::vector<worth::ConditionEntry> condition_entries(const Conditions& conditions) {
+  const auto joined = [](const std::vector<std::pair<const char*, std::string>>& parts) {
+    std::string text;
+    for (const auto& [label, value] : parts) {
+      if (value.empty()) continue;
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", label, value);
+    }
+    return text;
+  };
+  std::string flags;
+  for (const auto& [name, value] : conditions.flags.items()) {
+    flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", name, value.get<std::string>());
+  }
+  return worth::ten_conditions({
+      {"model", conditions.model},
+      {"hardware", conditions.hardware},
+      {"precision", joined({{"weights", conditions.weights_dtype},
+                            {"attention", conditions.attention_dtype},
+                            {"KV", conditions.kv_dtype}})},
+      {"lengths",
+       joined({{"prompt", conditions.prompt_length}, {"answer", conditions.answer_length}})},
+      {"load", conditions.concurrency},
+      {"engine", conditions.engine.empty() || flags.empty()
+                     ? conditions.engine
+                     : conditions.engine + ", flags " + flags},
+      {"prefix_caching", conditions.prefix_caching},
+      {"tokens_counted", conditions.tokens_counted},
+      {"latency_target", conditions.latency_target},
+      {"fraction_met", conditions.fraction_met},
+  });
 }
 
 std::string to_line(const Conditions& conditions) {

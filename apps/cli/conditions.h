@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "fovea/worth/conditions.h"
 
 namespace CLI {
 class App;
@@ -41,6 +44,9 @@ struct Conditions {
 
 /// Every field by its name, null where it is missing.
 nlohmann::json to_json(const Conditions& conditions);
+
+/// The ten, as reports list them.
+std::vector<worth::ConditionEntry> condition_entries(const Conditions& conditions);
 
 /// "conditions: models/needle_7m (weights bf16, ...) on 2 threads of ...; latency target missing,
 /// ...": one line.

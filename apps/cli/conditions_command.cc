@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/report_pages.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/worth/conditions.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct ConditionsOptions {
   std::string file;
+  std::string report;
   bool json = false;
 };
 
@@ -36,6 +38,9 @@ nlohmann::json to_json(const worth::ConditionsAudit& audit) {
 void run(const ConditionsOptions& options) {
   const worth::ConditionsAudit audit =
       naming_file(options.file, [&] { return worth::audit_conditions(read_text(options.file)); });
+  if (!options.report.empty()) {
+    OutputFile(options.report).write(conditions_page(options.file, audit));
+  }
   if (options.json) {
     fmt::print("{}\n",
                to_json(audit).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -67,6 +72,7 @@ void add_conditions_command(CLI::App& app) {
                    "JSON of vLLM bench, AIPerf, GuideLLM or fovea; - is standard input")
       ->required()
       ->type_name("FILE");
+  command->add_option("--report", options->report, "Write an HTML page")->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->footer(
       "Examples:\n"

@@ -15,6 +15,7 @@
 #include "apps/cli/needle_command.h"
 #include "apps/cli/run_command.h"
 #include "apps/cli/strict_numbers.h"
+#include "apps/cli/sweep_command.h"
 #include "apps/cli/trace_command.h"
 #include "apps/cli/worth_command.h"
 
@@ -36,6 +37,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_kernels_command(app);
   fovea::cli::add_trace_command(app);
   fovea::cli::add_worth_command(app);
+  fovea::cli::add_sweep_command(app);
   fovea::cli::add_fit_command(app);
   fovea::cli::add_conditions_command(app);
   fovea::cli::refuse_odd_numbers(app);

@@ -41,7 +41,19 @@ int64_t parse_tokens(std::string_view text, std::string_view option) {
 std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option) {
   std::vector<int64_t> values;
   for (const std::string& part : split_list(text, option)) {
-    values.push_back(parse_tokens(part, option));
+    const size_t dots = part.find("..");
+    if (dots == std::string::npos) {
+      values.push_back(parse_tokens(part, option));
+      continue;
+    }
+    const int64_t first = parse_tokens(part.substr(0, dots), option);
+    const int64_t last = parse_tokens(part.substr(dots + 2), option);
+    check_argument(first < last, "{}: the range \"{}\" must go upwards", option, part);
+    for (int64_t value = first; value < last; value *= 2) {
+      values.push_back(value);
+      if (value > last / 2) break;  // doubling could pass the end of the type
+    }
+    values.push_back(last);
   }
   check_argument(!values.empty(), "{} is empty", option);
   return values;

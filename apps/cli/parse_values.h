@@ -16,7 +16,8 @@ std::vector<std::string> split_list(std::string_view text, std::string_view opti
 /// Throws kInvalidArgument naming `option` and the text.
 int64_t parse_tokens(std::string_view text, std::string_view option);
 
-/// "1K,2048" -> {1024, 2048}, in the order given. Throws as above, and when the list is empty.
+/// "1K,2048" -> {1024, 2048}, in the order given; "1K..6K" is 1K, 2K, 4K and 6K: doublings, and the
+/// end. Throws as above, and when the list is empty.
 std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option);
 
 }  // namespace fovea::cli

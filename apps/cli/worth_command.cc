@@ -19,6 +19,8 @@
 namespace fovea::cli {
 namespace {
 
+constexpr const char* kModelGroup = "The cost model";
+
 struct WorthOptions {
   std::optional<double> share;
   std::optional<double> prefill_share;
@@ -34,7 +36,7 @@ struct WorthOptions {
   std::string report;
   int64_t batch_size = 1;
   int64_t cached_tokens = 0;
-  std::optional<double> kv_bytes;
+  std::optional<double> kv_element_bytes;
   bool only_prefill = false;
   bool only_decode = false;
   bool json = false;
@@ -65,32 +67,9 @@ std::vector<std::pair<std::string, double>> parse_pairs(const std::string& text,
   return pairs;
 }
 
-/// Shares of a step and where they came from.
-struct Shares {
-  std::optional<double> prefill;
-  std::optional<double> decode;
-  std::string source;
-};
-
 void print_shares(const Shares& shares, const WorthOptions& options) {
-  fmt::print("shares from {}\n\n", shares.source);
-  Table table({"phase", "attention", "ceiling", "kernel", "step", "kernel for 1.1x", "verdict"});
-  const auto add = [&](const char* phase, const std::optional<double>& share, double speedup) {
-    if (!share) {
-      table.add_row({phase, "unknown", "-", "-", "-", "-", "-"});
-      return;
-    }
-    const double needed = worth::needed_kernel_speedup(*share, 1.1);
-    const std::string verdict = verdict_text(*share, *share, speedup);
-    table.add_row({phase, format_percent(*share), format_speedup(worth::step_ceiling(*share)),
-                   fmt::format("{:g}x", speedup),
-                   format_speedup(worth::step_speedup(*share, speedup)),
-                   std::isfinite(needed) ? format_speedup(needed) : "none does it",
-                   verdict.substr(verdict.rfind(": ") + 2)});
-  };
-  add("prefill", shares.prefill, options.prefill_speedup());
-  add("decode", shares.decode, options.decode_speedup());
-  fmt::print("{}\n", table.to_string());
+  fmt::print("shares from {}\n\n{}\n", shares.source,
+             to_text(shares_table(shares, options.prefill_speedup(), options.decode_speedup())));
   if (options.win.speedup > 1) {
     fmt::print("break-even: at {:g}x, attention must take {} of a step to return 1.10x\n",
                options.win.speedup, format_percent(worth::needed_share(options.win.speedup, 1.1)));
@@ -104,8 +83,18 @@ worth::AttentionWin win_of(const Shares& shares, const WorthOptions& options) {
           .decode_speedup = options.decode_speedup()};
 }
 
+/// The request as described, if it was.
+std::optional<RequestWin> request_of(const Shares& shares, const WorthOptions& options) {
+  if (!options.win.has_request()) return {};
+  RequestWin request{options.win.request(), win_of(shares, options), {}};
+  if (!shares.prefill || !shares.decode) {
+    request.notes.emplace_back("the unknown share was counted as 0");
+  }
+  return request;
+}
+
 void answer_shares(const Shares& shares, const WorthOptions& options) {
-  const bool has_request = options.win.has_request();
+  const std::optional<RequestWin> request = request_of(shares, options);
   if (options.json) {
     const auto phase_json = [](const std::optional<double>& share, double speedup) {
       if (!share) return nlohmann::json();
@@ -119,23 +108,32 @@ void answer_shares(const Shares& shares, const WorthOptions& options) {
     nlohmann::json json = {{"source", shares.source},
                            {"prefill", phase_json(shares.prefill, options.prefill_speedup())},
                            {"decode", phase_json(shares.decode, options.decode_speedup())}};
-    if (has_request) json["request"] = request_json(options.win.request(), win_of(shares, options));
+    if (request) json["request"] = request_json(request->shape, request->win);
     fmt::print("{}\n", json.dump(2));
     return;
   }
   print_shares(shares, options);
-  if (!has_request) {
+  if (!request) {
     fmt::print("request: give --ttft, --tpot and --output to see what a user would notice\n");
     return;
   }
-  fmt::print("request: {}\n", request_text(options.win.request(), win_of(shares, options)));
-  if (!shares.prefill || !shares.decode) {
-    fmt::print("request: the unknown share was counted as 0\n");
+  fmt::print("request: {}\n", request_text(request->shape, request->win));
+  for (const std::string& note : request->notes) fmt::print("request: {}\n", note);
+}
+
+// The shares are all that is asked about: a page draws them alone.
+void answer_only_shares(const Shares& shares, const WorthOptions& options) {
+  if (!options.report.empty()) {
+    OutputFile(options.report)
+        .write(shares_page(shares, options.prefill_speedup(), options.decode_speedup(),
+                           request_of(shares, options)));
   }
+  answer_shares(shares, options);
 }
 
 Shares shares_of_trace(const std::string& path) {
-  const trace::TraceReport report = trace::analyse_trace(path, trace::FamilyTable());
+  const trace::TraceReport report =
+      naming_file(path, [&] { return trace::analyse_trace(path, trace::FamilyTable()); });
   Shares shares;
   shares.source = fmt::format("the trace {}", path);
   const auto share_of = [&](trace::Phase phase) -> std::optional<double> {
@@ -169,14 +167,15 @@ void answer_points(const WorthOptions& options) {
                          {"second_point_published", law.published_share},
                          {"second_point_predicted", law.predicted_share},
                          {"rows", nlohmann::json::array()}};
-  Table table({"tokens", "attention", "ceiling", fmt::format("{:g}x kernel", options.win.speedup)});
-  for (const int64_t tokens : parse_tokens_list(options.contexts, "--context")) {
+  const std::vector<int64_t> contexts = parse_tokens_list(options.contexts, "--context");
+  for (const int64_t tokens : contexts) {
     const double share = law.share(static_cast<double>(tokens));
-    const double step = worth::step_speedup(share, options.win.speedup);
-    table.add_row({fmt::format("{}", tokens), format_percent(share),
-                   format_speedup(worth::step_ceiling(share)), format_speedup(step)});
-    json["rows"].push_back(
-        {{"tokens", tokens}, {"attention_share", share}, {"step_speedup", step}});
+    json["rows"].push_back({{"tokens", tokens},
+                            {"attention_share", share},
+                            {"step_speedup", worth::step_speedup(share, options.win.speedup)}});
+  }
+  if (!options.report.empty()) {
+    OutputFile(options.report).write(points_page(points, law, contexts, options.win.speedup));
   }
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
@@ -187,7 +186,7 @@ void answer_points(const WorthOptions& options) {
       "says {} at {:.0f} "
       "tokens, where {} was published. Use it only when nothing better is known.\n\n{}",
       format_percent(law.predicted_share), points[1].tokens, format_percent(law.published_share),
-      table.to_string());
+      to_text(points_table(law, contexts, options.win.speedup)));
 }
 
 void answer_claim(const WorthOptions& options) {
@@ -197,35 +196,43 @@ void answer_claim(const WorthOptions& options) {
   }
   const std::optional<double> known = options.share ? options.share : options.prefill_share;
   nlohmann::json json = nlohmann::json::array();
-  Table table({"claim", "needs a share of", "judgement"});
-  for (const worth::ImpliedShare& pair : worth::audit_claim(levels)) {
+  worth::ReportTable table{{"claim", "needs a share of", "judgement"}, {}};
+  const std::vector<worth::ImpliedShare> implied = worth::audit_claim(levels);
+  for (const worth::ImpliedShare& pair : implied) {
     std::string judgement = "possible, if a trace shows that share";
     if (!pair.possible) {
       judgement = pair.share > 1
-                      ? "impossible: the outer level won more than all of the inner one's time"
+                      ? "impossible: the outer level won more than all of the inner one's time (or "
+                        "the levels are not given from the kernel outwards)"
                       : "impossible: one level got faster and the other slower";
     } else if (known) {
       judgement = std::abs(pair.share - *known) <= 0.1
                       ? fmt::format("fits the known share of {}", format_percent(*known))
                       : fmt::format("suspicious: the known share is {}", format_percent(*known));
     }
-    table.add_row({fmt::format("{} inside {}", pair.inner, pair.outer),
-                   fmt::format("{:.3f}", pair.share), judgement});
+    table.rows.push_back({fmt::format("{} inside {}", pair.inner, pair.outer),
+                          fmt::format("{:.3f}", pair.share), judgement});
     json.push_back({{"inner", pair.inner},
                     {"outer", pair.outer},
                     {"share", pair.share},
                     {"possible", pair.possible},
                     {"judgement", judgement}});
   }
+  if (!options.report.empty()) OutputFile(options.report).write(claim_page(implied, table));
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}", table.to_string());
+    fmt::print("{}", to_text(table));
   }
 }
 
 // Prefill of the request's prompt, decode half-way through its answer.
-void answer_model_request(const ModelQuestion& question, WorthOptions options) {
+struct ModelRequest {
+  Shares shares;
+  WorthOptions options;  // with the roofline's ttft and tpot where none were given
+};
+
+ModelRequest model_request(const ModelQuestion& question, WorthOptions options) {
   check_argument(question.models.size() == 1, "--input asks about one model, got {}",
                  question.models.size());
   const int64_t input = parse_tokens(options.input, "--input");
@@ -248,35 +255,58 @@ void answer_model_request(const ModelQuestion& question, WorthOptions options) {
     options.win.tpot_ms = decode.time_s * 1e3;
     shares.source += "; ttft and tpot are the roofline's, which no engine reaches";
   }
-  answer_shares(shares, options);
+  return {shares, options};
+}
+
+void write_model_report(const ModelQuestion& question, const WorthOptions& options,
+                        const std::optional<RequestWin>& request) {
+  const bool picture = options.report.ends_with(".svg");
+  OutputFile(options.report)
+      .write(picture ? model_picture(question)
+                     : model_page(question, options.win.speedup, request));
 }
 
 void answer_models(const WorthOptions& options) {
   ModelQuestion question;
   for (const std::string& model : split_list(options.models, "--model")) {
     question.models.push_back(load_model_shape(model));
-    if (options.kv_bytes) question.models.back().precision.kv_bytes = *options.kv_bytes;
+    if (options.kv_element_bytes)
+      question.models.back().precision.kv_bytes = *options.kv_element_bytes;
   }
   check_argument(!question.models.empty(), "--model is empty");
   question.device = load_device_rates(options.device, options.dtype);
   question.contexts = parse_tokens_list(options.contexts, "--context");
   question.batch_size = options.batch_size;
   question.cached_tokens = options.cached_tokens;
-  if (!options.report.empty()) {
-    OutputFile(options.report).write(model_page(question, options.win.speedup));
-  }
-  if (options.input.empty()) {
-    if (options.json) {
-      fmt::print("{}\n", model_json(question, options.win.speedup).dump(2));
-    } else {
-      fmt::print("{}", model_tables(question, options.win.speedup));
+  if (!options.input.empty()) {
+    const ModelRequest asked = model_request(question, options);
+    if (!options.report.empty()) {
+      write_model_report(question, asked.options, request_of(asked.shares, asked.options));
     }
+    answer_shares(asked.shares, asked.options);
     return;
   }
-  answer_model_request(question, options);
+  if (!options.report.empty()) write_model_report(question, options, {});
+  if (options.json) {
+    fmt::print("{}\n", model_json(question, options.win.speedup).dump(2));
+  } else {
+    fmt::print("{}", model_tables(question, options.win.speedup));
+  }
 }
 
-void run(const WorthOptions& options) {
+// Options of the cost model mean nothing to a share that comes from elsewhere.
+void check_model_options(const WorthOptions& options, const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    check_argument(
+        option->get_group() != kModelGroup || option->count() == 0 || !options.models.empty(),
+        "{} is about the cost model: give --model", option->get_name());
+  }
+  check_argument(
+      command.count("--context") == 0 || !options.models.empty() || !options.points.empty(),
+      "--context gives the lengths of --model or --points");
+}
+
+void run(const WorthOptions& options, const CLI::App& command) {
   const bool given_share = options.share || options.prefill_share || options.decode_share;
   const int kinds = !options.claim.empty() + !options.points.empty() + !options.trace.empty() +
                     !options.models.empty();
@@ -286,20 +316,29 @@ void run(const WorthOptions& options) {
                  "a share is given by --p or by --trace, --model or --points, not by both");
   check_argument(!options.only_prefill || !options.only_decode,
                  "--prefill and --decode exclude each other");
-  check_argument(!options.kv_bytes || *options.kv_bytes > 0, "--kv-bytes must be above 0, got {}",
-                 options.kv_bytes.value_or(0));
-  check_argument(options.report.empty() || !options.models.empty(),
-                 "--report draws what --model asks; a trace's page is fovea trace --report");
-  worth::step_speedup(0, options.win.speedup);  // refuses a bad --speedup
+  check_argument(!options.kv_element_bytes || *options.kv_element_bytes > 0,
+                 "--kv-element-bytes must be above 0, got {}",
+                 options.kv_element_bytes.value_or(0));
+  check_argument(!options.report.ends_with(".svg") || !options.models.empty(),
+                 "--report draws an .svg of --model only; name an .html page");
+  check_model_options(options, command);
+  // What would be refused later is refused before the work.
+  for (const auto& share : {options.share, options.prefill_share, options.decode_share}) {
+    worth::step_ceiling(share.value_or(0));
+  }
+  worth::step_speedup(0, options.win.speedup);
+  if (options.models.empty() && options.win.has_request()) {
+    worth::request_worth(options.win.request(), {});
+  }
   if (!options.claim.empty()) return answer_claim(options);
   if (!options.points.empty()) return answer_points(options);
   if (!options.models.empty()) return answer_models(options);
-  if (!options.trace.empty()) return answer_shares(shares_of_trace(options.trace), options);
+  if (!options.trace.empty()) return answer_only_shares(shares_of_trace(options.trace), options);
   Shares shares;
   shares.source = "the command line";
   shares.prefill = options.prefill_share ? options.prefill_share : options.share;
   shares.decode = options.decode_share ? options.decode_share : options.share;
-  answer_shares(shares, options);
+  answer_only_shares(shares, options);
 }
 
 }  // namespace
@@ -330,18 +369,29 @@ void add_worth_command(CLI::App& app) {
   command->add_option("--context", options->contexts, "Lengths of the table")
       ->capture_default_str()
       ->type_name("N,N,...");
-  command->add_option("--input", options->input, "With --model: prompt tokens of one request")
-      ->type_name("N");
   command->add_option("--device", options->device, "h200, h100, a10g, or a JSON file of rates")
       ->capture_default_str()
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->group(kModelGroup);
   command->add_option("--dtype", options->dtype, "Which of the device's matmul rates counts")
-      ->capture_default_str();
-  command->add_option("--batch", options->batch_size, "Sequences in a step")->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelGroup);
+  command->add_option("--batch", options->batch_size, "Sequences in a step")
+      ->capture_default_str()
+      ->group(kModelGroup);
   command->add_option("--cached", options->cached_tokens, "Tokens before each prompt in the cache")
-      ->capture_default_str();
-  command->add_option("--kv-bytes", options->kv_bytes, "Bytes of a KV cache element (1 for fp8)");
-  command->add_option("--report", options->report, "With --model: write an HTML page with charts")
+      ->capture_default_str()
+      ->group(kModelGroup);
+  command
+      ->add_option("--kv-element-bytes", options->kv_element_bytes,
+                   "Bytes of a KV cache element (1 for fp8)")
+      ->group(kModelGroup);
+  command->add_option("--input", options->input, "Prompt tokens of one request")
+      ->type_name("N")
+      ->group(kModelGroup);
+  command
+      ->add_option("--report", options->report,
+                   "Write an HTML page with charts; with --model, OUT.svg is the plot alone")
       ->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->footer(
@@ -354,7 +404,7 @@ void add_worth_command(CLI::App& app) {
       "  fovea worth --trace trace.json.gz --speedup 3\n"
       "  fovea worth --points 4K=0.18,128K=0.85\n"
       "  fovea worth --claim kernel=20.65,stack=11.92,e2e=5.97");
-  command->callback([options] { run(*options); });
+  command->callback([options, command] { run(*options, *command); });
 }
 
 }  // namespace fovea::cli

@@ -168,7 +168,8 @@ worth::ModelShape load_model_shape(const std::string& model) {
 worth::DeviceRates load_device_rates(const std::string& device, const std::string& dtype) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(device, ignored)) {
-    return worth::device_rates_from_json(read_text(device), dtype);
+    return naming_file(device,
+                       [&] { return worth::device_rates_from_json(read_text(device), dtype); });
   }
   return worth::device_rates_by_name(device, dtype);
 }

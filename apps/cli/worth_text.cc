@@ -72,6 +72,47 @@ std::string verdict_text(double low, double high, double speedup) {
   return text + ": worth it only if the kernel is cheap to have";
 }
 
+worth::ReportTable shares_table(const Shares& shares, double prefill_speedup,
+                                double decode_speedup) {
+  worth::ReportTable table{
+      {"phase", "attention", "ceiling", "kernel", "step", "kernel for 1.1x", "verdict"}, {}};
+  const auto add = [&](const char* phase, const std::optional<double>& share, double speedup) {
+    if (!share) {
+      table.rows.push_back({phase, "unknown", "-", "-", "-", "-", "-"});
+      return;
+    }
+    const double needed = worth::needed_kernel_speedup(*share, kMuch);
+    const std::string verdict = verdict_text(*share, *share, speedup);
+    table.rows.push_back(
+        {phase, format_percent(*share), format_speedup(worth::step_ceiling(*share)),
+         fmt::format("{:g}x", speedup), format_speedup(worth::step_speedup(*share, speedup)),
+         std::isfinite(needed) ? format_speedup(needed) : "none does it",
+         verdict.substr(verdict.rfind(": ") + 2)});
+  };
+  add("prefill", shares.prefill, prefill_speedup);
+  add("decode", shares.decode, decode_speedup);
+  return table;
+}
+
+worth::ReportTable points_table(const worth::TwoPointLaw& law, const std::vector<int64_t>& contexts,
+                                double speedup) {
+  worth::ReportTable table{{"tokens", "attention", "ceiling", fmt::format("{:g}x kernel", speedup)},
+                           {}};
+  for (const int64_t tokens : contexts) {
+    const double share = law.share(static_cast<double>(tokens));
+    table.rows.push_back({fmt::format("{}", tokens), format_percent(share),
+                          format_speedup(worth::step_ceiling(share)),
+                          format_speedup(worth::step_speedup(share, speedup))});
+  }
+  return table;
+}
+
+std::string to_text(const worth::ReportTable& table) {
+  Table text(table.header);
+  for (const std::vector<std::string>& row : table.rows) text.add_row(row);
+  return text.to_string();
+}
+
 std::string request_text(const worth::RequestShape& request, const worth::AttentionWin& win) {
   const worth::RequestWorth result = worth::request_worth(request, win);
   return fmt::format(

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -52,7 +53,7 @@ void expect_mistake(const std::vector<std::string>& arguments, const std::string
 }
 
 TEST(MeasuringHelp, TeachesByExample) {
-  for (const std::string command : {"trace", "worth", "fit", "conditions"}) {
+  for (const std::string command : {"trace", "worth", "sweep", "fit", "conditions"}) {
     const ProcessResult result = run_fovea({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("\n  fovea " + command + " ")) << command;
@@ -162,7 +163,68 @@ TEST(WorthCommand, ReportIsAPage) {
   EXPECT_THAT(html, AllOf(HasSubstr("<!doctype html>"), HasSubstr("<svg"), HasSubstr("<footer>")));
   EXPECT_THAT(html, testing::Not(HasSubstr("nan")));
   std::remove(path.c_str());
-  expect_mistake({"worth", "--p", "0.5", "--report", path}, "--report");
+}
+
+TEST(Reports, EveryCommandOfTheKitWritesAPage) {
+  const File trace("fovea_cli_trace5.json", kTrace);
+  const File csv("fovea_cli_sweep2.csv", "n,A_ttft_s,B_itl_ms\n1024,1,5\n2048,2.5,6\n4096,7,7\n");
+  const File bench("fovea_cli_bench.json", R"({"model_id": "<m>", "request_throughput": 2})");
+  const std::vector<std::string> request = {"--ttft", "500", "--tpot", "50", "--output", "128"};
+  const auto with_request = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), request.begin(), request.end());
+    return arguments;
+  };
+  struct Case {
+    std::vector<std::string> arguments;
+    int num_charts;
+    const char* said;
+  };
+  const Case cases[] = {
+      {with_request({"trace", trace.path()}), 2, "What a request notices"},
+      {with_request({"worth", "--p", "0.3"}), 2, "the ceiling (dashed)"},
+      {{"worth", "--trace", trace.path()}, 1, "the ceiling (dashed)"},
+      {{"worth", "--points", "4K=0.18,128K=0.85"}, 2, "87.5"},
+      {{"worth", "--claim", "kernel=20,e2e=6"}, 1, "kernel inside e2e"},
+      {{"worth", "--model", "gpt-oss-20b", "--context", "1K..64K", "--input", "8K", "--output",
+        "9"},
+       5,
+       "a roofline"},
+      {{"fit", csv.path()}, 3, "B itl"},
+      {{"conditions", bench.path()}, 0, "&lt;m&gt;"},
+  };
+  const std::string path = testing::TempDir() + "fovea_cli_page.html";
+  for (const Case& one : cases) {
+    std::vector<std::string> arguments = one.arguments;
+    arguments.insert(arguments.end(), {"--report", path});
+    const ProcessResult result = run_fovea(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::ifstream file(path);
+    const std::string html((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+    const auto count = [&](const std::string& part) {
+      int found = 0;
+      for (size_t at = html.find(part); at != std::string::npos; at = html.find(part, at + 1))
+        ++found;
+      return found;
+    };
+    SCOPED_TRACE(one.arguments[0] + " " + one.arguments[1]);
+    EXPECT_EQ(count("<svg "), one.num_charts);
+    EXPECT_GE(count("<table>"), 1);
+    EXPECT_EQ(count("<li>"), 10);  // the ten conditions
+    EXPECT_THAT(html, AllOf(HasSubstr(one.said), testing::Not(HasSubstr("nan"))));
+    std::remove(path.c_str());
+  }
+}
+
+TEST(WorthCommand, APlotAlone) {
+  const std::string path = testing::TempDir() + "fovea_cli_plot.svg";
+  const ProcessResult result = run_fovea({"worth", "--model", "gpt-oss-20b", "--report", path});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(path);
+  const std::string svg((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(svg, AllOf(testing::StartsWith("<svg xmlns"), HasSubstr("Decode: attention")));
+  std::remove(path.c_str());
+  expect_mistake({"worth", "--p", "0.3", "--report", path}, ".html");
 }
 
 TEST(WorthCommand, Mistakes) {
@@ -177,6 +239,17 @@ TEST(WorthCommand, Mistakes) {
   expect_mistake({"worth", "--claim", "kernel=fast,e2e=2"}, "not a number");
   expect_mistake({"worth", "--points", "4K=0.18"}, "two points");
   expect_mistake({"worth", "--p", "0.5", "--prefill", "--decode"}, "exclude");
+  expect_mistake({"worth", "--p", "0.5", "--device", "h100"}, "--device is about the cost model");
+  expect_mistake({"worth", "--p", "0.5", "--context", "1K"}, "--context");
+  expect_mistake({"worth", "--claim", "kernel=2,e2e=1.5", "--p", "7"}, "between 0 and 1");
+  const ProcessResult early =
+      run_fovea({"worth", "--p", "0.5", "--ttft", "-5", "--tpot", "1", "--output", "3"});
+  EXPECT_EQ(early.exit_code, 2);
+  EXPECT_EQ(early.out, "");  // refused before anything was said
+  const File device("fovea_cli_device.json", R"({"mine": {"gemm_tflops": {"bf16": 1}}})");
+  expect_mistake({"worth", "--model", "gpt-oss-20b", "--device", device.path()}, device.path());
+  const File text("fovea_cli_no_trace.json", "hello");
+  expect_mistake({"worth", "--trace", text.path()}, text.path());
 }
 
 TEST(FitCommand, PublishedTable) {
@@ -203,6 +276,80 @@ TEST(FitCommand, Mistakes) {
   const File few("fovea_cli_few.csv", "n,A_ttft_s\n1,2\n2,3\n");
   expect_mistake({"fit", few.path()}, "at least 3");
   expect_mistake({"fit", "/does/not/exist.csv"}, "/does/not/exist.csv");
+  const File binary("fovea_cli_binary.csv", std::string("\0\x01\xff,\0\n", 6));
+  expect_mistake({"fit", binary.path()}, "must be named like");
+}
+
+TEST(SweepCommand, MeasuresWritesAndIsReadByTheKit) {
+  const std::string folder = testing::TempDir();
+  const std::string json_path = folder + "fovea_cli_sweep.json";
+  const std::string csv_path = folder + "fovea_cli_sweep3.csv";
+  const std::string page_path = folder + "fovea_cli_sweep.html";
+  const ProcessResult result =
+      run_fovea({"sweep", "-m", "models/needle_7m", "--lengths", "32..256", "--attention",
+                 "dense,witness", "--repetitions", "1", "--decode-tokens", "2", "--seed", "1", "-o",
+                 json_path, "--csv", csv_path, "--report", page_path});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("ttft(n) = a + b n + c n^2"), HasSubstr("itl(n)"),
+                                HasSubstr("random tokens"), HasSubstr("conditions: ")));
+  const nlohmann::json json = nlohmann::json::parse(std::ifstream(json_path));
+  EXPECT_EQ(json["rows"].size(), 8u);
+  EXPECT_EQ(json["finished"], true);
+  EXPECT_EQ(json["seed"], 1);
+  EXPECT_EQ(json["rows"][0]["backend"], "dense");
+  EXPECT_EQ(json["rows"][0]["itl_ms"]["samples"].size(), 2u);
+  // Two backends alone and together, under two weightings.
+  EXPECT_EQ(json["fits"]["prefill"].size(), 8u);
+  EXPECT_TRUE(json["fits"]["prefill"][0]["a_se"].is_number());
+  EXPECT_EQ(json["fits"]["decode"].size(), 2u);
+  const nlohmann::json fit = json_of(run_fovea({"fit", csv_path, "--json"}));
+  EXPECT_NEAR(fit["prefill"][0]["b_s"].get<double>(),
+              json["fits"]["prefill"][0]["b_s"].get<double>(),
+              1e-6 * std::abs(json["fits"]["prefill"][0]["b_s"].get<double>()));
+  const nlohmann::json audit = json_of(run_fovea({"conditions", json_path, "--json"}));
+  EXPECT_EQ(audit["format"], "Fovea");
+  EXPECT_EQ(audit["num_missing"], 2);  // no latency target, so none that met it
+  std::ifstream page(page_path);
+  const std::string html((std::istreambuf_iterator<char>(page)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("witness, fit"), HasSubstr("needle_7m")));
+  for (const std::string& path : {json_path, csv_path, page_path}) std::remove(path.c_str());
+}
+
+TEST(SweepCommand, TooFewLengthsForAFitAreSaid) {
+  const ProcessResult result =
+      run_fovea({"sweep", "-m", "models/needle_7m", "--lengths", "32", "--attention", "dense",
+                 "--repetitions", "1", "--decode-tokens", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("no fit of ttft from 1 lengths, it needs 3"),
+                                HasSubstr("no fit of itl")));
+}
+
+TEST(SweepCommand, CtrlCEndsIt) {
+  Process process({"sweep", "-m", "models/needle_7m", "--lengths", "16", "--attention", "dense",
+                   "--repetitions", "1000000", "--decode-tokens", "0"});
+  process.interrupt();
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.err, HasSubstr("interrupted: "));
+}
+
+TEST(SweepCommand, Mistakes) {
+  const std::string needle = "models/needle_7m";
+  expect_mistake({"sweep"}, "--url");
+  expect_mistake({"sweep", "-m", "/does/not/exist"}, "/does/not/exist");
+  expect_mistake({"sweep", "-m", needle, "--attention", "dense,dense"}, "twice");
+  expect_mistake({"sweep", "-m", needle, "--lengths", "1K,1K"}, "1024 twice");
+  expect_mistake({"sweep", "-m", needle, "--lengths", "1M"}, "context of 131072");
+  expect_mistake({"sweep", "-m", needle, "--repetitions", "0"}, "--repetitions");
+  expect_mistake({"sweep", "-m", needle, "--seed", "-5"}, "--seed");
+  expect_mistake({"sweep", "-m", needle, "--chat"}, "--chat is about a server");
+  expect_mistake({"sweep", "-m", needle, "--csv", "/does/not/exist/x.csv"}, "cannot write");
+  expect_mistake({"sweep", "--url", "localhost:8000"}, "http://localhost:8000");
+  expect_mistake({"sweep", "--url", "http://127.0.0.1:1", "--density", "0.1"},
+                 "--density is about our engine");
+  expect_mistake({"sweep", "--url", "http://127.0.0.1:1", "--model", "m"}, "cannot connect");
+  expect_mistake({"sweep", "--url", "http://127.0.0.1:1", "--api-key-env", "FOVEA_NOT_SET"},
+                 "FOVEA_NOT_SET");
 }
 
 TEST(ConditionsCommand, MissingOnesComeFirst) {

@@ -125,8 +125,8 @@ TEST(Mistake, MeasuringFilesAreNamed) {
   }
 }
 
-TEST(Mistake, BytesThatATerminalWouldObeyAreEscaped) {
-  expect_mistake({"fit", "-"}, R"(column '\x1b[2J\xff')", "n,\x1b[2J\xff\n1,2\n");
+TEST(Mistake, BytesThatATerminalWouldObeyAreNotShownAsTheyAre) {
+  expect_mistake({"fit", "-"}, "column '?[2J?'", "n,\x1b[2J\xff\n1,2\n");
   expect_mistake({"inspect", "no/\x07such"}, R"(no/\x07such)");
 }
 

@@ -33,6 +33,16 @@ TEST(ParseTokens, KnowsUnits) {
   EXPECT_THAT(parse_tokens_list("1K,2048", "--lengths"), ElementsAre(1024, 2048));
 }
 
+TEST(ParseTokens, RangesDouble) {
+  EXPECT_THAT(parse_tokens_list("1K..4K", "--lengths"), ElementsAre(1024, 2048, 4096));
+  EXPECT_THAT(parse_tokens_list("256,1K..5K", "--lengths"),
+              ElementsAre(256, 1024, 2048, 4096, 5120));
+  EXPECT_EQ(parse_tokens_list("1..9223372036854775807", "--lengths").size(), 64u);
+  for (const char* text : {"4K..1K", "1K..1K", "..4K", "1K..", "1K...2K"}) {
+    EXPECT_THROW(parse_tokens_list(text, "--lengths"), Error) << text;
+  }
+}
+
 TEST(ParseTokens, NamesWhatIsWrong) {
   for (const char* text :
        {"", "0", "-5", "K", "4.5K", "8KB", "99999999999999999999", "9223372036854775807K"}) {

@@ -149,6 +149,14 @@ int main(int argc, char** argv) {
         tokenizer_files(R"((?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+)"));
   write(root / "fuzz_gguf", "types.gguf", gguf_of_types());
   write(root / "fuzz_trace", "small.json", small_trace());
+  write(root / "fuzz_completion_stream", "text.sse",
+        "\x10: hello\r\ndata: {\"choices\": [{\"text\": \"a\"}]}\n\n"
+        "data: {\"choices\": [{\"delta\": {\"content\": \"b\"}, \"finish_reason\": \"stop\"}]}\n\n"
+        "data: {\"usage\": {\"prompt_tokens\": 9, \"completion_tokens\": 2,\n"
+        "data: \"prompt_tokens_details\": {\"cached_tokens\": 4}}}\n\ndata: [DONE]\n\n");
+  write(root / "fuzz_completion_stream", "error.sse",
+        "\x01"
+        "data: {\"error\": {\"message\": \"busy\"}}\n\n");
   write(root / "fuzz_safetensors", "index.json",
         R"({"metadata":{},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
 }

@@ -16,8 +16,8 @@ PLANTED = [
     ("src/fovea/trace/a.cc", '#include "fovea/tensor/tensor.h"', "trace must not include tensor"),
     ("src/fovea/attention/attention.cc", "#include <cuda_runtime.h>", "only */cuda/ includes CUDA headers"),
     ("src/fovea/engine/a.cc", "  #  include <cublasLt.h>", "only */cuda/ includes CUDA headers"),
-    ("src/fovea/engine/a.cc", "#include <httplib.h>", "only apps/server/ knows HTTP"),
-    ("apps/cli/a.cc", "#include <httplib.h>", "only apps/server/ knows HTTP"),
+    ("src/fovea/engine/a.cc", "#include <httplib.h>", "only apps/server/ and the sweep's client know HTTP"),
+    ("apps/cli/a.cc", "#include <httplib.h>", "only apps/server/ and the sweep's client know HTTP"),
     ("src/fovea/engine/a.cc", "#include <Python.h>", "only python/ knows Python"),
     ("src/fovea/attention/reference/a.cc", '#include "fovea/attention/cpu/tiles.h"', "reference/ includes only"),
     ("src/fovea/engine/a.cc", '#include "session.h"', "write includes from the root"),
@@ -31,6 +31,7 @@ CLEAN = [
     ("src/fovea/attention/cuda/a.cuh", "#include <cuda_runtime.h>"),
     ("src/fovea/attention/reference/a.cc", '#include "fovea/attention/attention.h"'),
     ("apps/server/a.cc", "#include <httplib.h>"),
+    ("apps/cli/sweep_server.cc", "#include <httplib.h>"),
     ("tests/engine/a_test.cc", '#include "tests/cases/attention_cases.h"'),
 ]
 

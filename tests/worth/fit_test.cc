@@ -132,6 +132,21 @@ TEST(PrefillFit, ThreePointsHaveNoStandardError) {
   EXPECT_NEAR(fit.c_s, 1, 1e-12);
 }
 
+TEST(FarBelowFit, FindsThePromptThatWasCached) {
+  for (const Sweep& sweep : {flash_ttft(), flex_ttft()}) {
+    EXPECT_TRUE(far_below_fit(sweep).empty()) << sweep.backend;
+    for (size_t i = 0; i < sweep.values.size(); ++i) {
+      Sweep cached = sweep;
+      cached.values[i] /= 10;
+      EXPECT_EQ(far_below_fit(cached), std::vector<size_t>{i}) << sweep.backend << " at " << i;
+    }
+  }
+  Sweep few = flash_ttft();
+  few.tokens.resize(4);
+  few.values = {.116, .280, .005, .992};
+  EXPECT_TRUE(far_below_fit(few).empty());
+}
+
 TEST(DecodeFit, SlopesAreBandwidths) {
   constexpr double kKvBytesPerToken = 57344;
   const DecodeFit flash = fit_decode(flash_itl());

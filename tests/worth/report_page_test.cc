@@ -52,6 +52,29 @@ TEST(LineChart, WhatCannotBeDrawnIsLeftOut) {
   }
 }
 
+TEST(LineChart, SpeedUpsBeginAtOneOnALogarithmicAxis) {
+  LineChart chart{"Ceiling", "tokens", "speed-up",
+                  true,      false,    {{"most", {{1024, 1}, {2048, 9}, {4096, 0.5}}, false}}};
+  chart.log_y = true;
+  chart.series[0].dashed = true;
+  const std::string text = svg(chart);
+  EXPECT_THAT(text, AllOf(HasSubstr(">1<"), HasSubstr(">16<"), HasSubstr("stroke-dasharray")));
+  EXPECT_THAT(text, Not(HasSubstr(">32<")));
+  EXPECT_EQ(count(text, "L"), 1);  // two points: the one below 1 is left out
+  EXPECT_THAT(text, Not(HasSubstr("nan")));
+}
+
+TEST(StandaloneSvg, HoldsItsChartsAndTheirColours) {
+  const LineChart chart{"A & B", "x", "y", false, false, {{"s", {{1, 1}, {2, 2}}, false}}};
+  const std::string text = standalone_svg({chart, chart});
+  EXPECT_THAT(text, testing::StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  EXPECT_THAT(text, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_EQ(count(text, "A &amp; B</text>"), 2);
+  EXPECT_EQ(count(text, "<path"), 2);
+  EXPECT_EQ(count(text, "<g "), count(text, "</g>"));
+  EXPECT_EQ(count(text, "<svg"), 1);
+}
+
 TEST(StackedChart, PartsShareColoursAcrossBars) {
   const StackedChart chart{"Time",
                            "ms",
@@ -69,11 +92,14 @@ TEST(ReportPage, IsSelfContainedAndEscaped) {
   page.add_heading("H & M");
   page.add_text("kernel<1> \"quoted\"");
   page.add_table({{"x", "y"}, {{"<script>", "2"}}});
-  page.set_footer("conditions");
+  page.set_footer("by <us>", ten_conditions({{"model", "m & n"}}));
   const std::string html = page.html();
   EXPECT_THAT(
       html, AllOf(HasSubstr("A &lt;page&gt;"), HasSubstr("H &amp; M"), HasSubstr("&lt;script&gt;"),
-                  HasSubstr("prefers-color-scheme: dark"), HasSubstr("<footer>conditions")));
+                  HasSubstr("prefers-color-scheme: dark"), HasSubstr("<footer><p>by &lt;us&gt;"),
+                  HasSubstr("<li>model: m &amp; n</li>"),
+                  HasSubstr("<li>hardware: <b>missing</b> (type and count)</li>")));
+  EXPECT_EQ(count(html, "<li>"), 10);
   EXPECT_THAT(html, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("http://")),
                           Not(HasSubstr("https://"))));
 }

@@ -33,6 +33,20 @@ TEST(SweepTable, SemicolonsAndTabs) {
   EXPECT_EQ(read_sweep_table("n\tA_ttft_s\r\n1\t2\r\n").prefill[0].values[0], 2);
 }
 
+TEST(SweepTable, WhatIsWrittenIsRead) {
+  const SweepTable table{{{"dense", {256, 1024}, {.1, .25}}, {"witness:2", {1024}, {.125}}},
+                         {{"a,b\n\"c", {300.5}, {33.76}}}};
+  const std::string csv = write_sweep_table(table);
+  EXPECT_EQ(csv,
+            "n,dense_ttft_s,witness:2_ttft_s,a_b__c_itl_ms\n256,0.1,,\n300.5,,,33.76\n"
+            "1024,0.25,0.125,\n");
+  const SweepTable again = read_sweep_table(csv);
+  ASSERT_EQ(again.prefill.size(), 2u);
+  EXPECT_EQ(again.prefill[1].backend, "witness:2");
+  EXPECT_EQ(again.prefill[0].values, table.prefill[0].values);
+  EXPECT_EQ(again.decode[0].tokens, table.decode[0].tokens);
+}
+
 TEST(SweepTable, MistakesNameLineAndColumn) {
   const auto message = [](const char* text) -> std::string {
     try {
@@ -49,6 +63,7 @@ TEST(SweepTable, MistakesNameLineAndColumn) {
   EXPECT_THAT(message("n,A_ttft_s\n1,2,3\n"), HasSubstr("line 2 has 3 cells"));
   EXPECT_THAT(message("n,A_ttft_s\n1,-2\n"), HasSubstr("above 0"));
   EXPECT_THAT(message("n,A_ttft_s\n1,nan\n"), HasSubstr("above 0"));
+  EXPECT_THAT(message("n,A_ttft_s\n1,1e300\n"), HasSubstr("below 1e+12"));
 }
 
 }  // namespace

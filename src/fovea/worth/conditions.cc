@@ -56,10 +56,7 @@ double number_at(const Json& json, const char* path) {
 /// Collects what the candidate members of one condition say.
 class Entry {
  public:
-  Entry(const Json& report, const char* name, const char* meaning) : report_(report) {
-    entry_.name = name;
-    entry_.meaning = meaning;
-  }
+  Entry(const Json& report, ConditionEntry empty) : report_(report), entry_(std::move(empty)) {}
 
   /// Adds "label value" from the first of `paths` that says something.
   Entry& add(const char* label, const Paths& paths) {
@@ -273,6 +270,26 @@ int ConditionsAudit::num_missing() const {
                                         [](const ConditionEntry& e) { return e.missing(); }));
 }
 
+std::vector<ConditionEntry> ten_conditions(const std::map<std::string, std::string>& known) {
+  std::vector<ConditionEntry> ten = {
+      {"model", "which weights", "", ""},
+      {"hardware", "type and count", "", ""},
+      {"precision", "of weights, attention and KV cache", "", ""},
+      {"lengths", "tokens of prompt and answer", "", ""},
+      {"load", "concurrency and arrivals", "", ""},
+      {"engine", "name, version, flags that differ from default", "", ""},
+      {"prefix_caching", "on or off, and the hit rate", "", ""},
+      {"tokens_counted", "output alone, or input + output", "", ""},
+      {"latency_target", "what a request must meet", "", ""},
+      {"fraction_met", "requests that met it", "", ""},
+  };
+  for (ConditionEntry& entry : ten) {
+    const auto found = known.find(entry.name);
+    if (found != known.end()) entry.value = found->second;
+  }
+  return ten;
+}
+
 ConditionsAudit audit_conditions(std::string_view json_text) {
   Json report = parse_untrusted_json(json_text);
   if (!report.is_discarded() && report.is_array() && !report.empty()) {
@@ -286,43 +303,39 @@ ConditionsAudit audit_conditions(std::string_view json_text) {
   const Sources from = sources_of(dialect);
   ConditionsAudit audit;
   audit.format = dialect_name(dialect);
-  const auto entry = [&](const char* name, const char* meaning) {
-    return Entry(report, name, meaning);
+  const std::vector<ConditionEntry> ten = ten_conditions();
+  const auto entry = [&](std::string_view name) {
+    return Entry(report, *std::find_if(ten.begin(), ten.end(), [&](const ConditionEntry& one) {
+                   return one.name == name;
+                 }));
   };
   const auto keep = [&](const Entry& one) { audit.entries.push_back(one.take()); };
 
-  keep(entry("model", "which weights").add("", from.model));
-  keep(entry("hardware", "type and count").add("", from.hardware));
-  keep(entry("precision", "of weights, attention and KV cache")
+  keep(entry("model").add("", from.model));
+  keep(entry("hardware").add("", from.hardware));
+  keep(entry("precision")
            .add("weights", from.weights)
            .add("attention", from.attention)
            .add("KV", from.kv));
-  Entry lengths = entry("lengths", "tokens of prompt and answer");
+  Entry lengths = entry("lengths");
   lengths.add("prompt", from.prompt).add("answer", from.answer);
   if (dialect == Dialect::kVllm && lengths.take().missing()) {
     add_mean(&lengths, report, "prompt", "total_input_tokens", "completed");
     add_mean(&lengths, report, "answer", "total_output_tokens", "completed");
   }
   keep(lengths);
-  keep(entry("load", "concurrency and arrivals")
-           .add("concurrency", from.concurrency)
-           .add("arrivals", from.arrivals));
-  keep(entry("engine", "name, version, flags that differ from default")
-           .add("", from.engine)
-           .add("version", from.version)
-           .add("flags", from.flags));
-  keep(entry("prefix_caching", "on or off, and the hit rate")
-           .add("", from.prefix_caching)
-           .add("hit rate", from.hit_rate));
-  Entry counted = entry("tokens_counted", "output alone, or input + output");
+  keep(entry("load").add("concurrency", from.concurrency).add("arrivals", from.arrivals));
+  keep(entry("engine").add("", from.engine).add("version", from.version).add("flags", from.flags));
+  keep(entry("prefix_caching").add("", from.prefix_caching).add("hit rate", from.hit_rate));
+  Entry counted = entry("tokens_counted");
   if (dialect == Dialect::kFovea) {
     counted.add("", {"conditions.tokens_counted"});
   } else {
     add_token_counts(&counted, report, from.output_rate, from.total_rate);
   }
   keep(counted);
-  keep(entry("latency_target", "what a request must meet").add("", from.target));
-  Entry met = entry("fraction_met", "requests that met it");
+  keep(entry("latency_target").add("", from.target));
+  Entry met = entry("fraction_met");
   met.add("", from.met);
   const double good = number_at(report, "request_goodput");
   const double all = number_at(report, "request_throughput");

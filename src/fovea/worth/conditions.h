@@ -2,6 +2,7 @@
 // report.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +19,14 @@ struct ConditionEntry {
   bool missing() const { return value.empty(); }
 };
 
+/// The ten, in the order of docs/measuring.md, with the values that are known by name; the others
+/// are missing.
+std::vector<ConditionEntry> ten_conditions(const std::map<std::string, std::string>& known = {});
+
 /// What a report says, and does not.
 struct ConditionsAudit {
   std::string format;  // "vLLM bench", "AIPerf", "GuideLLM", "Fovea" or "unknown JSON"
-  std::vector<ConditionEntry> entries;  // always ten, in the order of measuring.md
+  std::vector<ConditionEntry> entries;  // always ten, in the order of ten_conditions()
   std::vector<std::string> remarks;     // how to read this tool's figures
 
   int num_missing() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "fovea/base/error.h"
 
@@ -93,6 +94,36 @@ std::vector<PrefillFit> fit_prefill_jointly(std::span<const Sweep> sweeps, Weigh
     fits.push_back(one);
   }
   return fits;
+}
+
+std::vector<size_t> far_below_fit(const Sweep& sweep) {
+  constexpr size_t kLeastLengths = 5;  // four for a fit with an error, and the one in question
+  constexpr double kFarBelow = 0.5;
+  std::vector<size_t> found;
+  std::vector<size_t> left(sweep.tokens.size());
+  std::iota(left.begin(), left.end(), size_t{0});
+  // The lowest goes first, because it bends the fit that the others are judged by.
+  while (left.size() >= kLeastLengths) {
+    size_t lowest = 0;
+    double lowest_ratio = kFarBelow;
+    for (const size_t i : left) {
+      Sweep others{sweep.backend, {}, {}};
+      for (const size_t other : left) {
+        if (other == i) continue;
+        others.tokens.push_back(sweep.tokens[other]);
+        others.values.push_back(sweep.values[other]);
+      }
+      const double predicted = fit_prefill(others, Weighting::kRelative).ttft_s(sweep.tokens[i]);
+      if (predicted <= 0 || sweep.values[i] / predicted >= lowest_ratio) continue;
+      lowest_ratio = sweep.values[i] / predicted;
+      lowest = i;
+    }
+    if (lowest_ratio == kFarBelow) break;
+    found.push_back(lowest);
+    std::erase(left, lowest);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 DecodeFit fit_decode(const Sweep& sweep) {

@@ -65,6 +65,11 @@ PrefillFit fit_prefill(const Sweep& sweep, Weighting weighting);
 /// does.
 std::vector<PrefillFit> fit_prefill_jointly(std::span<const Sweep> sweeps, Weighting weighting);
 
+/// Indices of values that lie below half of what the other lengths' fit predicts: on a prefill
+/// sweep the mark of a prompt that was in a cache. Empty with fewer than five lengths, which cannot
+/// tell.
+std::vector<size_t> far_below_fit(const Sweep& sweep);
+
 /// itl(n) = a + b n of a decode sweep. The slope is the time to read one more token of KV cache.
 struct DecodeFit {
   std::string backend;

@@ -20,24 +20,29 @@ constexpr double kLegendRow = 18;
 
 // The palette (after Okabe and Ito) is told apart by colour-blind readers, and has a light and a
 // dark variant.
-constexpr char kStyle[] = R"(
+constexpr char kColours[] = R"(
 :root { color-scheme: light dark;
   --paper: #ffffff; --ink: #1d2530; --faint: #5b6675; --grid: #dfe4ea; --zebra: #f5f7f9;
   --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #a8518a; --c4: #b8860b; --c5: #56a5d8; --c6: #7a5c3e; --c7: #8a8f98; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #14181e; --ink: #e4e9ef; --faint: #9aa6b4; --grid: #303843; --zebra: #1b2129;
   --c0: #5db3ea; --c1: #ff9552; --c2: #3fcf9f; --c3: #e59ac6; --c4: #e6c04a; --c5: #a9d8f5; --c6: #c7a27c; --c7: #aab0b9; } }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg text.faint { fill: var(--faint); }
+svg text.title { font-weight: 600; }
+)";
+constexpr char kStyle[] = R"(
 body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
   max-width: 880px; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 figure { margin: 1rem 0; } figcaption { font-weight: 600; margin-bottom: .3rem; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-svg text.faint { fill: var(--faint); }
+svg { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--grid); }
 th:first-child, td:first-child { text-align: left; } tr:nth-child(even) td { background: var(--zebra); }
 footer { color: var(--faint); border-top: 1px solid var(--grid); margin-top: 2.5rem; padding-top: .6rem; font-size: .85rem; }
+footer ul { columns: 2; column-gap: 2rem; padding-left: 1.1rem; } footer li { break-inside: avoid; }
+@media (max-width: 600px) { footer ul { columns: 1; } }
 )";
 
 std::string escaped(std::string_view text) {
@@ -98,13 +103,18 @@ class Axes {
       x_high_ = 4 * x_low_;
     }
     if (!chart.log_x) x_low_ = 0;
+    if (chart.log_y) {
+      y_high_ = std::exp2(std::max(1.0, std::ceil(std::log2(std::max(y_high_, 1.0)) - 1e-9)));
+      return;
+    }
     y_step_ = nice_step(y_high_ > 0 ? y_high_ : 1, 5);
     y_high_ = y_step_ * std::ceil((y_high_ > 0 ? y_high_ : 1) / y_step_ - 1e-9);
     if (chart.percent_y && y_high_ > 1) y_high_ = 1;
   }
 
   bool usable(double x, double y) const {
-    return std::isfinite(x) && std::isfinite(y) && (!chart_.log_x || x > 0);
+    return std::isfinite(x) && std::isfinite(y) && (!chart_.log_x || x > 0) &&
+           (!chart_.log_y || y >= 1);
   }
   double x(double value) const {
     const double share = chart_.log_x ? std::log(value / x_low_) / std::log(x_high_ / x_low_)
@@ -112,12 +122,13 @@ class Axes {
     return kLeft + share * (kWidth - kLeft - kRight);
   }
   double y(double value) const {
-    return kHeight - kBottom - value / y_high_ * (kHeight - kTop - kBottom);
+    const double share = chart_.log_y ? std::log(value) / std::log(y_high_) : value / y_high_;
+    return kHeight - kBottom - share * (kHeight - kTop - kBottom);
   }
 
   std::string grid() const {
     std::string out;
-    for (double tick = 0; tick <= y_high_ * (1 + 1e-9); tick += y_step_) {
+    for (const double tick : y_ticks()) {
       out += fmt::format(
           R"svg(<line x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}" stroke="var(--grid)"/>)svg",
           kLeft, kWidth - kRight, y(tick), y(tick));
@@ -141,6 +152,16 @@ class Axes {
   }
 
  private:
+  std::vector<double> y_ticks() const {
+    std::vector<double> ticks;
+    if (chart_.log_y) {
+      const double factor = y_high_ > 1024 ? 8 : 2;
+      for (double tick = 1; tick <= y_high_ * (1 + 1e-9); tick *= factor) ticks.push_back(tick);
+    } else {
+      for (double tick = 0; tick <= y_high_ * (1 + 1e-9); tick += y_step_) ticks.push_back(tick);
+    }
+    return ticks;
+  }
   std::vector<double> x_ticks() const {
     std::vector<double> ticks;
     if (chart_.log_x) {
@@ -195,9 +216,8 @@ std::string svg_element(double height, const std::string& title, const std::stri
       kWidth, height, kWidth, height, escaped(title), content);
 }
 
-}  // namespace
-
-std::string svg(const LineChart& chart) {
+// The chart's elements, and the height that they take.
+std::string content_of(const LineChart& chart, double* height) {
   const Axes axes(chart);
   std::string content = axes.grid();
   std::vector<LegendEntry> entries;
@@ -216,13 +236,39 @@ std::string svg(const LineChart& chart) {
       }
     }
     if (!path.empty()) {
-      content += fmt::format(R"svg(<path d="{}" fill="none" stroke="{}" stroke-width="2"/>)svg",
-                             path, ink);
+      content += fmt::format(R"svg(<path d="{}" fill="none" stroke="{}" stroke-width="2"{}/>)svg",
+                             path, ink, series.dashed ? R"( stroke-dasharray="6 4")" : "");
     }
   }
-  double bottom = 0;
-  content += legend(entries, kHeight + 4, &bottom);
-  return svg_element(bottom, chart.title, content);
+  return content + legend(entries, kHeight + 4, height);
+}
+
+}  // namespace
+
+std::string svg(const LineChart& chart) {
+  double height = 0;
+  const std::string content = content_of(chart, &height);
+  return svg_element(height, chart.title, content);
+}
+
+std::string standalone_svg(const std::vector<LineChart>& charts) {
+  constexpr double kTitle = 28;
+  std::string content;
+  double top = 0;
+  for (const LineChart& chart : charts) {
+    double height = 0;
+    const std::string drawn = content_of(chart, &height);
+    content += fmt::format(
+        "<text class=\"title\" x=\"{:.0f}\" y=\"{:.1f}\">{}</text>\n"
+        "<g transform=\"translate(0 {:.1f})\">{}</g>\n",
+        kLeft, top + 20, escaped(chart.title), top + kTitle, drawn);
+    top += kTitle + height + 8;
+  }
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\"><style>{3}</style>\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"var(--paper)\"/>\n{4}</svg>\n",
+      kWidth, top, charts.empty() ? "" : escaped(charts.front().title), kColours, content);
 }
 
 std::string svg(const StackedChart& chart) {
@@ -294,13 +340,24 @@ void ReportPage::add_table(const ReportTable& table) {
   body_ += "</table></div>\n";
 }
 
+void ReportPage::set_footer(const std::string& text,
+                            const std::vector<ConditionEntry>& conditions) {
+  footer_ = "<p>" + escaped(text) + "</p>\n<ul>\n";
+  for (const ConditionEntry& entry : conditions) {
+    footer_ += fmt::format(
+        "<li>{}: {}</li>\n", escaped(entry.name),
+        entry.missing() ? "<b>missing</b> (" + escaped(entry.meaning) + ")" : escaped(entry.value));
+  }
+  footer_ += "</ul>\n";
+}
+
 std::string ReportPage::html() const {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>{0}</title><style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n{2}<footer>{3}</"
+      "<title>{0}</title><style>{1}{2}</style></head>\n<body>\n<h1>{0}</h1>\n{3}<footer>{4}</"
       "footer>\n</body></html>\n",
-      escaped(title_), kStyle, body_, escaped(footer_));
+      escaped(title_), kColours, kStyle, body_, footer_);
 }
 
 }  // namespace fovea::worth

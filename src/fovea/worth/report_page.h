@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "fovea/worth/conditions.h"
+
 namespace fovea::worth {
 
 /// One line of a chart, or its points.
@@ -14,9 +16,11 @@ struct ChartSeries {
   std::vector<std::pair<double, double>> points;  // ascending x
   bool dots = false;                              // measured values; else a line
   int colour = -1;                                // of the palette; -1: by the series' place
+  bool dashed = false;                            // a limit or a prediction, not a value
 };
 
-/// Lines and points over x. On a logarithmic x axis, ticks are powers of two: tokens.
+/// Lines and points over x. On a logarithmic x axis, ticks are powers of two: tokens. A logarithmic
+/// y axis begins at 1: speed-ups.
 struct LineChart {
   std::string title;
   std::string x_label;
@@ -24,6 +28,7 @@ struct LineChart {
   bool log_x = false;
   bool percent_y = false;  // y is a share of 0 to 1
   std::vector<ChartSeries> series;
+  bool log_y = false;
 };
 
 /// Parts of a whole, one bar a row: families of kernels by phase, a request's time.
@@ -53,16 +58,19 @@ class ReportPage {
   void add_chart(const LineChart& chart);
   void add_chart(const StackedChart& chart);
   void add_table(const ReportTable& table);
-  /// The conditions of the figures, at the foot of the page.
-  void set_footer(const std::string& text) { footer_ = text; }
+  /// The foot of the page: who wrote it, and the ten conditions of its figures as a list.
+  void set_footer(const std::string& text, const std::vector<ConditionEntry>& conditions);
 
   std::string html() const;
 
  private:
   std::string title_;
   std::string body_;
-  std::string footer_;
+  std::string footer_;  // HTML
 };
+
+/// A picture of its own, charts and their titles below each other, with the page's colours.
+std::string standalone_svg(const std::vector<LineChart>& charts);
 
 /// The chart alone, as an <svg> element that takes its colours from the page around it.
 std::string svg(const LineChart& chart);

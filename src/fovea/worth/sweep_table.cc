@@ -1,15 +1,20 @@
 #include "fovea/worth/sweep_table.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <set>
 #include <string>
 
 #include "fovea/base/error.h"
+#include "fovea/base/shown.h"
 
 namespace fovea::worth {
 namespace {
 
 constexpr size_t kMostCells = 1'000'000;
+constexpr double kLargestNumber = 1e12;  // tokens, or microseconds: squares must stay finite
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\"");
@@ -59,16 +64,17 @@ Column column_of(std::string_view header) {
   }
   fail(ErrorCode::kInvalidFile,
        "column '{}' must be named like FLASH_ttft_s, FLASH_ttft_ms, FLASH_itl_ms or FLASH_itl_us",
-       header);
+       shown(header));
 }
 
 double number_of(std::string_view cell, int64_t line, std::string_view header) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !(value > 0) ||
-      !std::isfinite(value)) {
-    fail(ErrorCode::kInvalidFile, "line {}: '{}' in column '{}' is not a number above 0", line,
-         cell.substr(0, 40), header);
+      value > kLargestNumber) {
+    fail(ErrorCode::kInvalidFile,
+         "line {}: '{}' in column '{}' is not a number above 0 and below {:g}", line, shown(cell),
+         shown(header), kLargestNumber);
   }
   return value;
 }
@@ -123,6 +129,43 @@ SweepTable read_sweep_table(std::string_view csv) {
     (columns[i].is_decode ? table.decode : table.prefill).push_back(std::move(sweeps[i]));
   }
   return table;
+}
+
+std::string write_sweep_table(const SweepTable& table) {
+  struct NamedSweep {
+    const Sweep* sweep;
+    const char* suffix;
+  };
+  std::vector<NamedSweep> columns;
+  std::set<double> lengths;
+  for (const Sweep& sweep : table.prefill) columns.push_back({&sweep, "_ttft_s"});
+  for (const Sweep& sweep : table.decode) columns.push_back({&sweep, "_itl_ms"});
+  std::string csv = "n";
+  for (const NamedSweep& column : columns) {
+    std::string name = column.sweep->backend;
+    std::replace_if(
+        name.begin(), name.end(),
+        [](char c) {
+          return static_cast<unsigned char>(c) < 0x20 || c == ',' || c == ';' || c == '"';
+        },
+        '_');
+    csv += "," + name + column.suffix;
+    lengths.insert(column.sweep->tokens.begin(), column.sweep->tokens.end());
+  }
+  csv += '\n';
+  for (const double length : lengths) {
+    csv += fmt::format("{:.10g}", length);
+    for (const NamedSweep& column : columns) {
+      const std::vector<double>& tokens = column.sweep->tokens;
+      const auto found = std::find(tokens.begin(), tokens.end(), length);
+      csv += ',';
+      if (found == tokens.end()) continue;
+      csv +=
+          fmt::format("{:.10g}", column.sweep->values[static_cast<size_t>(found - tokens.begin())]);
+    }
+    csv += '\n';
+  }
+  return csv;
 }
 
 }  // namespace fovea::worth

@@ -1,6 +1,7 @@
 // Somebody's sweep as a CSV table.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,5 +21,9 @@ struct SweepTable {
 /// backend may be left out. Commas, semicolons or tabs part the cells; an empty cell leaves a
 /// length out; '#' begins a comment line. Throws kInvalidFile naming line and column.
 SweepTable read_sweep_table(std::string_view csv);
+
+/// The table in the form that read_sweep_table() reads, lengths ascending; characters that would
+/// part cells become '_' in the backends' names.
+std::string write_sweep_table(const SweepTable& table);
 
 }  // namespace fovea::worth
