@@ -16,24 +16,29 @@ using worth::ReportTable;
 using worth::StackedBar;
 using worth::StackedChart;
 
-StackedBar bar_of(const trace::PhaseReport& phase, const std::string& name) {
-  StackedBar bar;
-  bar.name = name;
-  // Attention first, so that bars can be compared.
-  for (const trace::TimeShare& family : phase.families) {
-    if (family.name == trace::FamilyTable::kAttention)
-      bar.parts.emplace_back(family.name, 100 * family.share);
+// Families that a chart shows by name, the same in all its bars: attention first, so that bars can
+// be compared, then the largest.
+std::vector<std::string> shown_families(const trace::PhaseReport& total) {
+  std::vector<std::string> names = {std::string(trace::FamilyTable::kAttention)};
+  for (const trace::TimeShare& family : total.families) {
+    if (names.size() < kMostFamilies && family.name != names.front()) names.push_back(family.name);
   }
-  double rest = 0;
-  for (const trace::TimeShare& family : phase.families) {
-    if (family.name == trace::FamilyTable::kAttention) continue;
-    if (bar.parts.size() < kMostFamilies) {
-      bar.parts.emplace_back(family.name, 100 * family.share);
-    } else {
-      rest += 100 * family.share;
+  return names;
+}
+
+StackedBar bar_of(const trace::PhaseReport& phase, const std::vector<std::string>& families) {
+  StackedBar bar;
+  bar.name = trace::phase_name(phase.phase);
+  double rest = 100;
+  for (const std::string& name : families) {
+    for (const trace::TimeShare& family : phase.families) {
+      if (family.name != name) continue;
+      bar.parts.emplace_back(name, 100 * family.share);
+      rest -= 100 * family.share;
     }
   }
-  if (rest > 0) bar.parts.emplace_back("smaller families", rest);
+  constexpr double kRounding = 1e-9;
+  if (rest > kRounding) bar.parts.emplace_back("smaller families", rest);
   return bar;
 }
 
@@ -72,7 +77,7 @@ std::string trace_page(const std::vector<trace::TraceReport>& reports, const Win
                       {}};
     for (const trace::PhaseReport& phase : report.phases) {
       const std::string name(trace::phase_name(phase.phase));
-      families.bars.push_back(bar_of(phase, name));
+      families.bars.push_back(bar_of(phase, shown_families(report.total)));
       const bool interval = phase.unknown_share > trace::kUnknownLimit;
       const double high = interval ? phase.attention.high : phase.attention.low;
       table.rows.push_back(
