@@ -180,8 +180,7 @@ void check_selection(const AttentionParams& params, const Context& context) {
                    selection.q_block_offsets[s + 1], end - first, selection.num_q_blocks);
     for (int64_t h = 0; h < selection.num_q_heads; ++h) {
       for (int64_t i = first; i < end; ++i) {
-        check_list(selection, h * selection.num_q_blocks + offset + i - first,
-                   params.causal ? i + 1 : end);
+        check_list(selection, selection.list(h, s, i - first), params.causal ? i + 1 : end);
       }
     }
   }

@@ -19,6 +19,12 @@ constexpr int64_t end_q_block(int64_t kv_len, int64_t block_size) {
   return ceil_div(kv_len, block_size);
 }
 
+/// Kept share of the causal pairs, 0 ... 1; 1 when there are none.
+constexpr double kept_share(int64_t kept_pairs, int64_t causal_pairs) {
+  return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
+                          : 1.0;
+}
+
 /// What kernels see; pointers are to memory of the operation's device.
 ///
 /// The list of (q_head h, query block i of sequence s), i counted from the sequence's
@@ -34,6 +40,11 @@ struct BlockSelectionView {
   const int32_t* len = nullptr;              // [num_q_heads, num_q_blocks]
   const int32_t* blocks = nullptr;           // the pool of lists
   int64_t num_blocks = 0;                    // entries in the pool
+
+  /// r of q head `q_head` and the i-th query block of sequence `seq`.
+  int64_t list(int64_t q_head, int64_t seq, int64_t i) const {
+    return q_head * num_q_blocks + q_block_offsets[seq] + i;
+  }
 };
 
 /// Owns a selection on the CPU, with its accounting.
@@ -52,11 +63,7 @@ struct BlockSelection {
   int64_t forced_pairs = 0;      // in the lists whatever their score: sink, local, dense tail
   int64_t non_finite_pairs = 0;  // kept because a key or query was NaN or Inf
 
-  /// Kept share of the causal pairs, 0 ... 1; 1 when there are none.
-  double density() const {
-    return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
-                            : 1.0;
-  }
+  double density() const { return kept_share(kept_pairs, causal_pairs); }
 
   BlockSelectionView view() const {
     return {block_size,   num_q_heads, num_q_blocks,  q_block_offsets.data(),

@@ -25,18 +25,13 @@ constexpr int64_t kBreakEvenLen = 2048;
 
 constexpr int64_t kDensePageSize = 128;
 
-double share_kept(int64_t kept_pairs, int64_t causal_pairs) {
-  return causal_pairs > 0 ? static_cast<double>(kept_pairs) / static_cast<double>(causal_pairs)
-                          : 1.0;
-}
-
 void throw_if_cancelled(const PrefillOptions& options) {
   if (options.cancel != nullptr && options.cancel->load()) throw Cancelled();
 }
 
 }  // namespace
 
-double PrefillReport::density() const { return share_kept(kept_pairs, causal_pairs); }
+double PrefillReport::density() const { return kept_share(kept_pairs, causal_pairs); }
 
 double PrefillReport::forced_share() const {
   return kept_pairs > 0 ? static_cast<double>(forced_pairs) / static_cast<double>(kept_pairs) : 0.0;
@@ -310,9 +305,7 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.non_finite_pairs = done.non_finite_pairs;
   report.head_density.resize(done.head_kept.size());
   for (size_t i = 0; i < done.head_kept.size(); ++i) {
-    report.head_density[i] = done.head_causal[i] > 0 ? static_cast<double>(done.head_kept[i]) /
-                                                           static_cast<double>(done.head_causal[i])
-                                                     : 1.0;
+    report.head_density[i] = kept_share(done.head_kept[i], done.head_causal[i]);
   }
   const auto num_pages = static_cast<int64_t>(page_table.size());
   report.kv_bytes = num_pages * cache->page_kv_bytes();
@@ -404,7 +397,7 @@ const PrefillReport& Session::report() const { return impl_->report; }
 double Session::decode_density() const {
   if (impl_->transformer == nullptr) return 1;
   const ForwardReport& done = impl_->transformer->report();
-  return share_kept(done.kept_pairs, done.causal_pairs);
+  return kept_share(done.kept_pairs, done.causal_pairs);
 }
 WorkDone Session::work() const {
   WorkDone work = impl_->report.work;

@@ -95,8 +95,7 @@ void check_batch(const SelectorParams& params) {
         first_position % block_size == 0 || q_len == 0 ||
             first_position / block_size == (kv_len - 1) / block_size,
         "queries of sequence {} must start at a multiple of block_size {} or stay in one block, "
-        "got "
-        "positions {} ... {}",
+        "got positions {} ... {}",
         s, block_size, first_position, kv_len - 1);
     const int64_t num_blocks = ceil_div(kv_len, block_size);
     if (params.kv.is_paged()) {
@@ -234,10 +233,7 @@ std::vector<double> density_per_head(const BlockSelection& selection) {
       kept += selection.len[static_cast<size_t>(h * selection.num_q_blocks + i)];
     }
     // Every head has the same causal pairs.
-    densities.push_back(selection.causal_pairs > 0
-                            ? static_cast<double>(kept * selection.num_q_heads) /
-                                  static_cast<double>(selection.causal_pairs)
-                            : 1.0);
+    densities.push_back(kept_share(kept * selection.num_q_heads, selection.causal_pairs));
   }
   return densities;
 }

@@ -75,8 +75,8 @@ struct Bf16Weights {
     const __m512i half = _mm512_set1_epi32(0x8000);
     const __m512i low = _mm512_srli_epi32(_mm512_add_epi32((__m512i)even, half), 16);
     const __m512i high = _mm512_add_epi32((__m512i)odd, half);
-    const __m512i pair = _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(-65536), 0xec);
-    _mm512_store_si512(dst, pair);  // high & 0xffff0000 | low
+    const __m512i pair = Avx512Simd::join_halves(high, low);
+    _mm512_store_si512(dst, pair);
     top = (__m512)_mm512_max_epi16((__m512i)top, pair);
   }
 

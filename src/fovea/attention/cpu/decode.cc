@@ -91,7 +91,7 @@ class Decode {
     Unit unit{s, first_head / params_.group_size(), first_head, num_heads, q_len * num_heads};
     if (params_.selection != nullptr) {
       const BlockSelectionView& selection = *params_.selection;
-      const int64_t list = first_head * selection.num_q_blocks + selection.q_block_offsets[s];
+      const int64_t list = selection.list(first_head, s, 0);
       unit.blocks = {selection.blocks + selection.begin[list],
                      static_cast<size_t>(selection.len[list])};
     }

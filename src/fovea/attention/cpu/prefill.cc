@@ -137,8 +137,8 @@ class Prefill {
 
   int64_t list_index(const Unit& unit, int64_t head, int64_t q_block) const {
     const BlockSelectionView& selection = *params_.selection;
-    return head * selection.num_q_blocks + selection.q_block_offsets[unit.sequence] + q_block -
-           first_q_block(unit.q_len, unit.kv_len, selection.block_size);
+    return selection.list(head, unit.sequence,
+                          q_block - first_q_block(unit.q_len, unit.kv_len, selection.block_size));
   }
 
   void mark_needed(Unit& unit) const {
@@ -276,6 +276,18 @@ class Prefill {
     std::vector<KeyGroup> groups, mean_groups;
   };
 
+  static TilePass pass_over(const Source& source, const std::vector<KeyGroup>& groups,
+                            const int32_t* begin, const int32_t* end) {
+    TilePass pass;
+    pass.keys = source.keys.data();
+    pass.values = source.packed_values;
+    pass.groups = groups.data();
+    pass.num_groups = std::ssize(groups);
+    pass.begin = begin;
+    pass.end = end;
+    return pass;
+  }
+
   void run_tile(const TileTask& task, std::byte* scratch) const {
     TileState state;
     const Unit& unit = *task.unit;
@@ -302,21 +314,11 @@ class Prefill {
     int32_t num_passes = 0;
     if (!state.mean_groups.empty()) {
       const auto block_size = static_cast<float>(params_.selection->block_size);
-      passes[num_passes++] = {unit.means.keys.data(),
-                              unit.means.packed_values,
-                              state.mean_groups.data(),
-                              std::ssize(state.mean_groups),
-                              state.mean_begin,
-                              state.mean_end,
-                              std::log(block_size) / params_.scale()};
+      TilePass& pass = passes[num_passes++];
+      pass = pass_over(unit.means, state.mean_groups, state.mean_begin, state.mean_end);
+      pass.logit_bias = std::log(block_size) / params_.scale();
     }
-    passes[num_passes++] = {unit.keys.keys.data(),
-                            unit.keys.packed_values,
-                            state.groups.data(),
-                            std::ssize(state.groups),
-                            state.begin,
-                            state.end,
-                            0.0f};
+    passes[num_passes++] = pass_over(unit.keys, state.groups, state.begin, state.end);
     TileJob job;
     job.head_dim = params_.head_dim();
     job.is_bf16 = params_.q.dtype == DType::kBF16;

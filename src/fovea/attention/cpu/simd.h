@@ -170,8 +170,11 @@ struct Avx512Simd : GenericSimd<16> {
   static Vec pair_bf16(Vec low, Vec high) {
     const __m512i low_bits = _mm512_srli_epi32(round_to_bf16(low), 16);
     const __m512i high_bits = round_to_bf16(high);
-    // high & 0xffff0000 | low
-    return (__m512)_mm512_ternarylogic_epi32(high_bits, low_bits, _mm512_set1_epi32(-65536), 0xec);
+    return (__m512)join_halves(high_bits, low_bits);
+  }
+  /// high & 0xffff0000 | low
+  static __m512i join_halves(__m512i high, __m512i low) {
+    return _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(-65536), 0xec);
   }
   // The upper halves are bf16, rounded to nearest even.
   static __m512i round_to_bf16(Vec a) {

@@ -96,8 +96,8 @@ class Row {
 
   std::vector<bool> listed_blocks(int64_t q_block) const {
     const BlockSelectionView& selection = *params_.selection;
-    const int64_t list = q_head_ * selection.num_q_blocks + selection.q_block_offsets[sequence_] +
-                         q_block - first_q_block(q_len_, kv_len_, selection.block_size);
+    const int64_t list = selection.list(
+        q_head_, sequence_, q_block - first_q_block(q_len_, kv_len_, selection.block_size));
     std::vector<bool> is_listed(static_cast<size_t>(end_q_block(kv_len_, selection.block_size)));
     for (int32_t i = 0; i < selection.len[list]; ++i) {
       is_listed[static_cast<size_t>(selection.blocks[selection.begin[list] + i])] = true;
