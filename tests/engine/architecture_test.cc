@@ -2,7 +2,6 @@
 // and logits, made by golden/make_architectures.py.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,11 +11,13 @@
 #include "fovea/engine/session.h"
 #include "fovea/model_io/model_config.h"
 #include "tests/engine/made_up_model.h"
+#include "tests/support/relative_error.h"
 
 namespace fovea {
 namespace {
 
 using nlohmann::json;
+using test::relative_error;
 
 constexpr int64_t kNumTokens = 150;  // more than a page
 constexpr int64_t kNumRows = 12;     // whose logits are known
@@ -29,15 +30,6 @@ std::vector<float> from_hex(const std::string& hex) {
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
-}
-
-double relative_error(std::span<const float> got, std::span<const float> want) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(static_cast<double>(got[i] - want[i]), 2);
-    size += std::pow(static_cast<double>(want[i]), 2);
-  }
-  return std::sqrt(error / size);
 }
 
 class Architectures : public testing::TestWithParam<const char*> {};

@@ -16,9 +16,12 @@
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/sampling.h"
 #include "fovea/selector/selection_rules.h"
+#include "tests/support/relative_error.h"
 
 namespace fovea {
 namespace {
+
+using test::relative_error;
 
 constexpr const char* kModelPath = "models/needle_7m";
 
@@ -46,15 +49,6 @@ SessionOptions sparse_options(SelectorMethod method, float density = 0) {
 }
 
 std::vector<float> copy(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
-
-double relative_error(std::span<const float> got, std::span<const float> want) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(static_cast<double>(got[i] - want[i]), 2);
-    size += std::pow(static_cast<double>(want[i]), 2);
-  }
-  return std::sqrt(error / size);
-}
 
 /// Runs `body` and returns the message of the fovea::Error it throws.
 template <typename Body>
