@@ -75,9 +75,10 @@ std::string trace_page(const std::vector<trace::TraceReport>& reports, const Win
     ReportTable table{{"phase", "steps", "kernel time", "attention", "ceiling",
                        fmt::format("with a {:g}x kernel", win.speedup)},
                       {}};
+    const std::vector<std::string> names = shown_families(report.total);
     for (const trace::PhaseReport& phase : report.phases) {
       const std::string name(trace::phase_name(phase.phase));
-      families.bars.push_back(bar_of(phase, shown_families(report.total)));
+      families.bars.push_back(bar_of(phase, names));
       const bool interval = phase.unknown_share > trace::kUnknownLimit;
       const double high = interval ? phase.attention.high : phase.attention.low;
       table.rows.push_back(

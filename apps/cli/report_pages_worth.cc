@@ -30,21 +30,25 @@ ChartSeries log_curve(const std::string& name, double first, double last, const 
   return series;
 }
 
-LineChart share_chart(const std::string& title, const std::string& x_label) {
+LineChart chart_of(const std::string& title, const std::string& x_label,
+                   const std::string& y_label) {
   LineChart chart;
   chart.title = title;
   chart.x_label = x_label;
-  chart.y_label = "share of the step, p";
-  chart.log_x = chart.percent_y = true;
+  chart.y_label = y_label;
+  chart.log_x = true;
+  return chart;
+}
+
+LineChart share_chart(const std::string& title, const std::string& x_label) {
+  LineChart chart = chart_of(title, x_label, "share of the step, p");
+  chart.percent_y = true;
   return chart;
 }
 
 LineChart speedup_chart(const std::string& title, const std::string& x_label) {
-  LineChart chart;
-  chart.title = title;
-  chart.x_label = x_label;
-  chart.y_label = "speed-up of the step";
-  chart.log_x = chart.log_y = true;
+  LineChart chart = chart_of(title, x_label, "speed-up of the step");
+  chart.log_y = true;
   return chart;
 }
 
