@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 #include "fovea/base/error.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
 #include "fovea/selector/cuda/cuda_selector.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace fovea::cases {
 namespace {

@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
 #include "fovea/selector/reference/reference_selector.h"
 #include "tests/attention/cuda_mirror.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fovea/base/checked_math.h"
+#include "fovea/tensor/device_memory.h"
 
 namespace fovea {
 
@@ -42,23 +43,43 @@ TensorView make_view(void* data, DType dtype, std::initializer_list<int64_t> sha
   return view;
 }
 
-Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape)
-    : view_(make_view(nullptr, dtype, shape)) {
+void check_copy(const TensorView& from, const TensorView& to) {
+  const auto is_dense = [](const TensorView& view) {
+    int64_t stride = 1;
+    for (int32_t i = view.rank - 1; i >= 0; --i) {
+      const auto dim = static_cast<size_t>(i);
+      if (view.shape[dim] != 1 && view.stride[dim] != stride) return false;
+      stride *= view.shape[dim];
+    }
+    return true;
+  };
+  check_argument(is_dense(from) && is_dense(to) && from.dtype == to.dtype &&
+                     from.num_elements() == to.num_elements(),
+                 "cannot copy {} to {}: both must be dense and hold as much", from.describe(),
+                 to.describe());
+}
+
+Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape, Device device)
+    : data_(nullptr, Free{device}), view_(make_view(nullptr, dtype, shape, device)) {
   constexpr int64_t kAlignment = 64;
   size_bytes_ = checked_mul(view_.num_elements(), dtype_bytes(dtype), "tensor bytes");
-  if (size_bytes_ > 0) {
-    // calloc's memory is zero without being touched: a large cache costs only what is written.
-    const int64_t padded = checked_add(size_bytes_, 2 * kAlignment, "tensor bytes");
-    data_.reset(std::calloc(static_cast<size_t>(padded), 1));
-    if (data_ == nullptr) {
-      fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes for a tensor {}", size_bytes_,
-           view_.describe());
-    }
-    void* aligned = data_.get();
-    auto space = static_cast<size_t>(padded);
-    view_.data =
-        std::align(kAlignment, static_cast<size_t>(size_bytes_ + kAlignment), aligned, space);
+  if (size_bytes_ == 0) return;
+  if (device.type != DeviceType::kCpu) {
+    data_.reset(allocate_device_memory(size_bytes_, device));
+    view_.data = data_.get();
+    return;
   }
+  // calloc's memory is zero without being touched: a large cache costs only what is written.
+  const int64_t padded = checked_add(size_bytes_, 2 * kAlignment, "tensor bytes");
+  data_.reset(std::calloc(static_cast<size_t>(padded), 1));
+  if (data_ == nullptr) {
+    fail(ErrorCode::kOutOfMemory, "cannot allocate {} bytes for a tensor {}", size_bytes_,
+         view_.describe());
+  }
+  void* aligned = data_.get();
+  auto space = static_cast<size_t>(padded);
+  view_.data =
+      std::align(kAlignment, static_cast<size_t>(size_bytes_ + kAlignment), aligned, space);
 }
 
 Tensor::Tensor(Tensor&& other) noexcept
@@ -73,6 +94,12 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   return *this;
 }
 
-void Tensor::Free::operator()(void* data) const { std::free(data); }
+void Tensor::Free::operator()(void* data) const {
+  if (device.type == DeviceType::kCpu) {
+    std::free(data);
+  } else {
+    free_device_memory(data, device);
+  }
+}
 
 }  // namespace fovea

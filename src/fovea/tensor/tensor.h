@@ -1,4 +1,4 @@
-// A strided view of memory on a device, and an owner of such memory on the CPU.
+// A strided view of memory on a device, and an owner of such memory.
 #pragma once
 
 #include <array>
@@ -40,17 +40,22 @@ struct TensorView {
 TensorView make_view(void* data, DType dtype, std::initializer_list<int64_t> shape,
                      Device device = {});
 
-/// Owns zeroed, 64-byte aligned CPU memory with a dense row-major view of it. Moves, does not copy;
-/// what was moved from is empty.
+/// Throws kInvalidArgument unless both are dense and have the same type and number of elements.
+void check_copy(const TensorView& from, const TensorView& to);
+
+/// Owns zeroed, 64-byte aligned memory of a device with a dense row-major view of it. Moves, does
+/// not copy; what was moved from is empty.
 class Tensor {
  public:
   Tensor() = default;
   Tensor(Tensor&& other) noexcept;
   Tensor& operator=(Tensor&& other) noexcept;
-  /// Throws kOutOfMemory, naming the bytes, when the system has no more.
-  Tensor(DType dtype, std::initializer_list<int64_t> shape);
+  /// Throws kOutOfMemory, naming the bytes, when the device has no more; kDevice or kUnsupported
+  /// when it cannot be used.
+  Tensor(DType dtype, std::initializer_list<int64_t> shape, Device device = {});
 
   const TensorView& view() const { return view_; }
+  bool empty() const { return view_.empty(); }
   int64_t size_bytes() const { return size_bytes_; }
   template <typename T>
   T* as() const {
@@ -59,6 +64,7 @@ class Tensor {
 
  private:
   struct Free {
+    Device device;
     void operator()(void* data) const;
   };
   std::unique_ptr<void, Free> data_;

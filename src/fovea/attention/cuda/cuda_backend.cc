@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 #include "fovea/attention/cuda/periphery.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"

@@ -1,4 +1,4 @@
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/periphery.h"
 
 namespace fovea::cuda {

@@ -16,7 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/prefill_consumer.cuh"
 #include "fovea/attention/cuda/prefill_producer.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"

@@ -1,4 +1,4 @@
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
 

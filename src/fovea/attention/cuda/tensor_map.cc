@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace fovea::cuda {
 namespace {

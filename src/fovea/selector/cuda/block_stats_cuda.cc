@@ -1,6 +1,6 @@
 #include "fovea/selector/cuda/block_stats_cuda.h"
 
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 #include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/selector/cuda/block_facts.h"

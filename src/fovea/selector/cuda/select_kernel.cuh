@@ -12,7 +12,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/select_loader.cuh"
 #include "fovea/selector/cuda/select_scorer.cuh"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "fovea/attention/cuda/check.h"
+#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/select_launch.h"
 
 namespace fovea::cuda {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "fovea/attention/cuda/check.h"
 #include "fovea/base/context.h"
 #include "fovea/base/error.h"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 

@@ -1,4 +1,4 @@
-#include "fovea/attention/cuda/device.h"
+#include "fovea/tensor/cuda/device.h"
 
 #include <array>
 #include <mutex>

@@ -1,0 +1,76 @@
+// What a transformer does with rows of activations between two calls of attention, on one device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "fovea/base/context.h"
+#include "fovea/ops/gated_activation.h"
+#include "fovea/ops/matmul.h"
+#include "fovea/ops/rope.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// The way from the product with the q, k and v matrices to attention: bias, norms of heads, RoPE;
+/// q into its buffer, k and v into their pages.
+struct QkvTask {
+  TensorView qkv;   // [rows, (num_q_heads + 2 num_kv_heads) head_dim], product type; overwritten
+  TensorView bias;  // f32 [(num_q_heads + 2 num_kv_heads) head_dim], or empty
+  TensorView q_norm, k_norm;  // f32 [head_dim], or empty
+  float eps = 0;
+  const RopeTable* table = nullptr;
+  int64_t first_row = 0;  // row r takes row first_row + r of the table
+  TensorView q;           // out: [rows, num_q_heads, head_dim], compute type
+  TensorView k, v;        // out: pages [num_pages, num_kv_heads, page_size, head_dim]
+  const int32_t* page_table = nullptr;
+  /// Of row 0 of the table: row r sits at *position + first_row + r.
+  const int64_t* position = nullptr;
+};
+
+/// One worker's operations on rows: a thread's on the CPU, which works a prompt in slabs of
+/// kSlabRows rows, or a stream's on a GPU, which takes all rows of a step at once. Tensors and
+/// pointers are memory of the worker's device. "Compute type" is the type of weights, K and V,
+/// "product type" that of a product which is not added to the residual stream.
+///
+/// All throw kInvalidArgument on shapes that do not fit. On a GPU nothing waits but what says so.
+class RowOps {
+ public:
+  virtual ~RowOps() = default;
+
+  /// f32 on the CPU, bf16 on a GPU.
+  virtual DType product_dtype() const = 0;
+  /// Says that a step of `num_rows` rows, all workers together, begins.
+  virtual void begin_step(int64_t num_rows) = 0;
+
+  /// out = rows of `table` [vocab_size, dim], compute type, times `scale`; out: f32 [rows, dim].
+  virtual void embed(const int32_t* tokens, const TensorView& table, float scale,
+                     const TensorView& out) = 0;
+
+  /// As rms_norm(), x: f32 [rows, dim], out: compute type. Notes `layer` when x is not finite.
+  virtual void norm(const TensorView& x, const TensorView& weight, float eps, int64_t layer,
+                    const TensorView& out) = 0;
+  /// The least layer that norm() noted since begin_step(), or -1. On a GPU: waits.
+  virtual int64_t non_finite_layer() = 0;
+
+  /// out = in x weights^T; in: compute type [rows, in_features], out: product type or f32.
+  virtual void matmul(const TensorView& in, const PackedWeights& weights,
+                      const TensorView& out) = 0;
+  /// residual += in x weights^T; residual: f32.
+  virtual void matmul_add(const TensorView& in, const PackedWeights& weights,
+                          const TensorView& residual) = 0;
+
+  virtual void finish_qkv(const QkvTask& task) = 0;
+
+  /// out = function(gate) * up; gate_up: product type [rows, 2 mlp_dim], out: compute type.
+  virtual void activate(GateFunction function, const TensorView& gate_up,
+                        const TensorView& out) = 0;
+  /// residual += rms_norm(x) * weight; x: product type, residual: f32.
+  virtual void add_normed(const TensorView& x, const TensorView& weight, float eps,
+                          const TensorView& residual) = 0;
+};
+
+/// Of the context's device. Throws kDevice or kUnsupported when it cannot be used.
+std::unique_ptr<RowOps> make_row_ops(DType compute_dtype, const Context& context);
+
+}  // namespace fovea

@@ -1,0 +1,75 @@
+#include "fovea/tensor/device_memory.h"
+
+#include <cstring>
+
+#include "fovea/tensor/cuda/device.h"
+
+namespace fovea {
+
+using cuda::check_cuda;
+
+std::string why_unusable(Device device) {
+  return device.type == DeviceType::kCpu ? std::string() : cuda::why_no_device(device.index);
+}
+
+void check_usable(Device device) {
+  const std::string reason = why_unusable(device);
+  if (!reason.empty()) fail(ErrorCode::kDevice, "{}", reason);
+}
+
+DeviceMemory device_memory(Device device) {
+  check_usable(device);
+  const cuda::DeviceScope scope({device, 0, nullptr});
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for a GPU's free memory");
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
+void* allocate_device_memory(int64_t bytes, Device device) {
+  check_usable(device);
+  const cuda::DeviceScope scope({device, 0, nullptr});
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    fail(ErrorCode::kOutOfMemory, "GPU {} has no {} bytes left, {} are free", device.index, bytes,
+         device_memory(device).free_bytes);
+  }
+  check_cuda(status, "allocating GPU memory");
+  check_cuda(cudaMemset(data, 0, static_cast<size_t>(bytes)), "clearing GPU memory");
+  return data;
+}
+
+void free_device_memory(void* data, Device device) noexcept {
+  int previous = 0;
+  static_cast<void>(cudaGetDevice(&previous));
+  static_cast<void>(cudaSetDevice(device.index));
+  static_cast<void>(cudaFree(data));
+  static_cast<void>(cudaSetDevice(previous));
+}
+
+void copy_tensor(const TensorView& from, const TensorView& to, const Context& context) {
+  check_copy(from, to);
+  const auto bytes = static_cast<size_t>(to.num_elements() * dtype_bytes(to.dtype));
+  if (bytes == 0) return;
+  const bool from_cpu = from.device.type == DeviceType::kCpu;
+  const bool to_cpu = to.device.type == DeviceType::kCpu;
+  if (from_cpu && to_cpu) {
+    std::memcpy(to.data, from.data, bytes);
+    return;
+  }
+  const cuda::DeviceScope scope({to_cpu ? from.device : to.device, 0, nullptr});
+  const cudaStream_t stream = cuda::stream_of(context);
+  check_cuda(cudaMemcpyAsync(to.data, from.data, bytes, cudaMemcpyDefault, stream),
+             "copying a tensor");
+  if (from_cpu || to_cpu) check_cuda(cudaStreamSynchronize(stream), "copying a tensor");
+}
+
+void synchronize(const Context& context) {
+  if (context.device.type == DeviceType::kCpu) return;
+  const cuda::DeviceScope scope(context);
+  check_cuda(cudaStreamSynchronize(cuda::stream_of(context)), "work on the GPU");
+}
+
+}  // namespace fovea
