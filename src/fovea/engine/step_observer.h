@@ -20,8 +20,7 @@ enum class StepOp {
   kEmbedding,  // from here to kKvWrite, the beginning of a layer
   kInputNorm,
   kQkvMatmul,
-  kRope,     // of q, with biases and norms of heads
-  kKvWrite,  // k, rotated, and v into pages
+  kKvWrite,  // biases, norms of heads, RoPE, and k and v into pages
   kBlockStatistics,
   kSelection,
   kDenseAttention,
@@ -31,7 +30,7 @@ enum class StepOp {
   kLogitsMatmul,
   kSampling,
 };
-inline constexpr int kNumStepOps = 21;
+inline constexpr int kNumStepOps = 20;
 
 /// A name such as "qkv_matmul".
 std::string_view step_op_name(StepOp op);

@@ -2,21 +2,21 @@
 // the way of a prompt in docs/architecture.md.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "fovea/attention/block_selection.h"
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/model.h"
 #include "fovea/engine/session.h"
+#include "fovea/engine/step_input.h"
 #include "fovea/engine/step_observer.h"
-#include "fovea/ops/matmul.h"
+#include "fovea/engine/workers.h"
 #include "fovea/ops/rope.h"
 #include "fovea/selector/block_selector.h"
+#include "fovea/selector/selection_buffer.h"
 
 namespace fovea {
 
@@ -48,8 +48,7 @@ struct ForwardReport {
   int64_t selection_scratch_bytes = 0;
 };
 
-/// Holds the buffers of a step and computes it. Steps of one token are decode steps: all threads
-/// share each matmul; in longer ones each thread takes slabs of rows.
+/// Holds the buffers of a step and computes it, on the model's device.
 class Transformer {
  public:
   Transformer(const Model& model, int64_t max_rows);
@@ -59,7 +58,8 @@ class Transformer {
   /// input holds NaN or Inf, and what the callbacks throw.
   void forward(const ForwardStep& step);
 
-  /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step.
+  /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step, in
+  /// memory of the CPU.
   void logits(int64_t first_row, int64_t num_rows, float* out);
 
   /// Rates what follows each of rows [0, targets.size()) of the last step. `check_cancel` as in
@@ -73,35 +73,31 @@ class Transformer {
   int64_t activation_bytes() const;
 
  private:
-  struct Worker;
-  struct Slab {
-    int64_t first, count;
-  };
-  void embed(const ForwardStep& step, const Slab& slab, Worker& worker);
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);
+  void mlp(int64_t layer, const Slab& slab, Worker& worker);
   void attend_layer(const ForwardStep& step, int64_t layer);
-  void select_layer(const ForwardStep& step, int64_t layer, const TensorView& q, const KvView& kv,
-                    const RaggedBatch& batch);
-  void attend_dense(const ForwardStep& step, int64_t layer, const TensorView& q, const KvView& kv,
-                    const TensorView& out);
-  void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
-                Worker& worker);
-  /// Takes all rows through the end of `layer` and the beginning of the next; -1 is the embedding.
-  void for_each_slab(int64_t layer, const std::function<void(const Slab&, Worker&)>& body);
-  /// Tells the observer, if there is one, of a piece that ends now; returns its seconds.
-  double record(StepOp op, int64_t layer, StepClock::time_point start);
+  void attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv);
+  void attend_sparse(const ForwardStep& step, int64_t layer, const KvView& kv);
+  const BlockSelectionView& select_layer(const ForwardStep& step, int64_t layer, const KvView& kv);
+  int64_t rows_per_piece(const ForwardStep& step) const;
+  void check_finite();
+  /// Adds what the layers' attention did.
+  void count_attention(const ForwardStep& step);
+  /// Tells the observer of the pieces that ended, and adds them up.
+  void report_timings();
 
   const Model& model_;
   int64_t max_rows_ = 0;
   int64_t num_rows_ = 0;  // of the step in progress
-  Tensor residual_;       // f32 [max_rows, model_dim]
-  Tensor q_;              // [max_rows, num_q_heads, head_dim], compute type
-  Tensor attended_;       // the same shape
+  std::unique_ptr<Workers> workers_;
+  StepInput input_;
+  Tensor residual_;  // f32 [max_rows, model_dim]
+  Tensor q_;         // [max_rows, num_q_heads, head_dim], compute type
+  Tensor attended_;  // the same shape
+  Tensor logits_;    // f32 [1, vocab_size], made when first asked for
   RopeTable rope_, rope_local_;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  BlockSelection selection_;
-  std::atomic<int64_t> non_finite_layer_{-1};
+  std::unique_ptr<SelectionBuffer> selection_;
   StepObserver* observer_ = nullptr;  // of the last step
   ForwardReport report_;
 };

@@ -102,11 +102,13 @@ int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype) {
 
 Weights load_weights(ModelFile file, DType dtype, const Context& context,
                      const std::function<void(double)>& progress) {
-  Weights weights{std::move(file), {}, {}, {}};
-  const ModelConfig& config = weights.file.config();
+  Weights weights;
+  weights.file = std::make_unique<ModelFile>(std::move(file));
+  weights.embedding = std::make_unique<FileEmbedding>(*weights.file);
+  const ModelConfig& config = weights.file->config();
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
-  Loader loader(weights.file, context, progress);
+  Loader loader(*weights.file, context, progress);
 
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);

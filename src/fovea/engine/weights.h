@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "fovea/base/context.h"
+#include "fovea/engine/embedding.h"
 #include "fovea/model_io/model_file.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/tensor/tensor.h"
@@ -28,8 +30,8 @@ struct LayerWeights {
 };
 
 struct Weights {
-  /// The open file, from which embedding rows are read as they are asked for.
-  ModelFile file;
+  std::unique_ptr<ModelFile> file;  // stays open: see FileEmbedding
+  std::unique_ptr<Embedding> embedding;
   std::vector<LayerWeights> layers;
   Tensor output_norm;    // f32 [model_dim]
   PackedWeights output;  // [vocab_size, model_dim]

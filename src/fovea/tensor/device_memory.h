@@ -32,6 +32,10 @@ void free_device_memory(void* data, Device device) noexcept;
 /// kInvalidArgument on tensors that do not fit.
 void copy_tensor(const TensorView& from, const TensorView& to, const Context& context);
 
+/// What a dense tensor holds, where the CPU can read it: itself if it is the CPU's, else a copy in
+/// `buffer`, which grows to it. Waits.
+TensorView readable_on_cpu(const TensorView& tensor, Tensor& buffer, const Context& context);
+
 /// Waits until everything asked of the context's stream is done. Throws kDevice when any of it
 /// failed.
 void synchronize(const Context& context);

@@ -59,6 +59,17 @@ void check_copy(const TensorView& from, const TensorView& to) {
                  to.describe());
 }
 
+TensorView readable_on_cpu(const TensorView& tensor, Tensor& buffer, const Context& context) {
+  if (tensor.device.type == DeviceType::kCpu) return tensor;
+  const int64_t bytes = tensor.num_elements() * dtype_bytes(tensor.dtype);
+  if (buffer.size_bytes() < bytes) buffer = Tensor(tensor.dtype, {tensor.num_elements()});
+  TensorView copy = tensor;
+  copy.data = buffer.view().data;
+  copy.device = {};
+  copy_tensor(tensor, copy, context);
+  return copy;
+}
+
 Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape, Device device)
     : data_(nullptr, Free{device}), view_(make_view(nullptr, dtype, shape, device)) {
   constexpr int64_t kAlignment = 64;

@@ -1,0 +1,44 @@
+// Where a step's tokens sit, in memory of the device that computes it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "fovea/attention/kv_view.h"
+#include "fovea/base/context.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// Keeps its addresses until a step is larger than any before.
+class StepInput {
+ public:
+  explicit StepInput(Device device) : device_(device) {}
+
+  /// Rows of `tokens` sit at `position` and after it. They are also cut into pieces of
+  /// `rows_per_piece` rows, each a sequence that ends with the piece.
+  void set(std::span<const int32_t> tokens, int64_t position, std::span<const int32_t> page_table,
+           int64_t prompt_len, int64_t rows_per_piece, const Context& context);
+
+  const int32_t* tokens() const { return ids_.as<int32_t>(); }
+  const int32_t* page_table() const { return tokens() + num_tokens_; }
+  int64_t page_table_stride() const { return num_pages_; }
+  const int64_t* position() const { return numbers(0); }
+  const int64_t* prompt_len() const { return numbers(1); }
+
+  /// All rows.
+  RaggedBatch batch() const { return {1, numbers(2), numbers(4)}; }
+  int64_t num_pieces() const { return num_pieces_; }
+  RaggedBatch piece(int64_t i) const { return {1, numbers(5 + 3 * i), numbers(7 + 3 * i)}; }
+
+ private:
+  const int64_t* numbers(int64_t first) const { return numbers_.as<int64_t>() + first; }
+
+  Device device_;
+  Tensor staged_ids_, staged_numbers_;  // on the CPU
+  Tensor ids_;                          // i32: tokens, page table
+  Tensor numbers_;  // i64: position, prompt length, q_offsets and kv_len of all and of each piece
+  int64_t num_tokens_ = 0, num_pages_ = 0, num_pieces_ = 0;
+};
+
+}  // namespace fovea

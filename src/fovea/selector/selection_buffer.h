@@ -1,0 +1,36 @@
+// Selections where attention wants them: in memory of the device, without waiting for their
+// accounting.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "fovea/selector/block_selector.h"
+
+namespace fovea {
+
+/// What one selection kept, for accounting.
+struct SelectionLengths {
+  int64_t num_q_heads = 0;
+  int64_t num_q_blocks = 0;
+  std::vector<int32_t> len;      // [num_q_heads, num_q_blocks]
+  int64_t forced_pairs = 0;      // as in BlockSelection
+  int64_t non_finite_pairs = 0;  // as in BlockSelection
+};
+
+class SelectionBuffer {
+ public:
+  virtual ~SelectionBuffer() = default;
+  /// Selects for one sequence; the lists are memory of the context's device and valid until the
+  /// next call. Throws as select_blocks().
+  virtual const BlockSelectionView& select(const SelectorParams& params) = 0;
+  /// The lengths of every selection since the last call, in order. Waits for a GPU.
+  virtual std::vector<SelectionLengths> take_lengths() = 0;
+  /// Bytes of the lists.
+  virtual int64_t size_bytes() const = 0;
+};
+
+std::unique_ptr<SelectionBuffer> make_selection_buffer(const Context& context);
+
+}  // namespace fovea
