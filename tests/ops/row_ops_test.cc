@@ -152,7 +152,7 @@ TEST(Rope, MatchesTheFormulaFarOut) {
 TEST(Rope, APositionsValuesDoNotDependOnTheFilling) {
   RopeTable whole(64, 1e5, {});
   RopeTable part(64, 1e5, {});
-  whole.fill(0, 300, {});
+  whole.fill(int64_t{0}, 300, {});
   part.fill(100, 150, {});
   for (int64_t row = 0; row < 150; ++row) {
     ASSERT_EQ(0, std::memcmp(whole.cos(100 + row), part.cos(row), 32 * sizeof(float)));
@@ -166,7 +166,7 @@ TEST(Rope, RefusesWhatDoesNotFit) {
   const std::vector<float> factors(31, 1.0f);
   EXPECT_THROW(RopeTable(64, 1e4, factors), Error);
   RopeTable table(64, 1e4, {});
-  table.fill(0, 4, {});
+  table.fill(int64_t{0}, 4, {});
   std::vector<float> x(5 * 64), out(5 * 64);
   EXPECT_THROW(rope(make_view(x.data(), DType::kF32, {5, 1, 64}), table, 0,
                     make_view(out.data(), DType::kF32, {5, 1, 64})),

@@ -9,12 +9,15 @@
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
+#include <utility>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/cpu_features.h"
 #include "fovea/base/parallel.h"
 #include "fovea/ops/cpu/row_kernels.h"
 #include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/device_memory.h"
+#include "fovea/tensor/slices.h"
 
 namespace fovea {
 namespace {
@@ -124,12 +127,16 @@ bool matmul_is_native(DType dtype) {
   return dtype == DType::kF32 || (dtype == DType::kBF16 && cpu_features().avx512_bf16);
 }
 
-int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features) {
-  check_argument(dtype == DType::kF32 || dtype == DType::kBF16,
-                 "weights must be f32 or bf16, got {}", dtype_name(dtype));
+int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features, Device device) {
+  const bool on_cpu = device.type == DeviceType::kCpu;
+  check_argument(dtype == DType::kBF16 || (on_cpu && dtype == DType::kF32),
+                 "weights must be {}, got {}", on_cpu ? "f32 or bf16" : "bf16 on a GPU",
+                 dtype_name(dtype));
   check_argument(out_features > 0, "out_features must be positive, got {}", out_features);
   check_argument(in_features > 0, "in_features must be positive, got {}", in_features);
-  const bool panels = uses_panels();
+  check_argument(on_cpu || in_features % 8 == 0,
+                 "in_features must be a multiple of 8 on a GPU, got {}", in_features);
+  const bool panels = on_cpu && uses_panels();
   const int64_t rows =
       panels ? checked_mul(ceil_div(out_features, kPanelColumns), kPanelColumns, "weight rows")
              : out_features;
@@ -137,9 +144,13 @@ int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_featur
   return checked_mul(checked_mul(rows, depth, "weight size"), dtype_bytes(dtype), "weight bytes");
 }
 
-PackedWeights::PackedWeights(DType dtype, int64_t out_features, int64_t in_features)
+PackedWeights::PackedWeights(DType dtype, int64_t out_features, int64_t in_features, Device device)
     : dtype_(dtype), out_features_(out_features), in_features_(in_features) {
-  const int64_t bytes = packed_weight_bytes(dtype, out_features, in_features);
+  const int64_t bytes = packed_weight_bytes(dtype, out_features, in_features, device);
+  if (device.type != DeviceType::kCpu) {
+    memory_ = Tensor(dtype, {out_features, in_features}, device);
+    return;
+  }
   panels_ = uses_panels();
   if (!panels_ && dtype == DType::kBF16) {
     fail(ErrorCode::kUnsupported, "bf16 matrices need a processor with AVX-512; use f32");
@@ -149,10 +160,37 @@ PackedWeights::PackedWeights(DType dtype, int64_t out_features, int64_t in_featu
   plan_ = find_plan(dtype, out_features, in_features, panels_);
 }
 
+PackedWeights::PackedWeights(Tensor matrix) : memory_(std::move(matrix)) {
+  const TensorView& view = memory_.view();
+  check_argument(view.rank == 2 && view.device.type != DeviceType::kCpu,
+                 "matrix must be a GPU's of rank 2, got {}", view.describe());
+  dtype_ = view.dtype;
+  out_features_ = view.shape[0];
+  in_features_ = view.shape[1];
+  packed_weight_bytes(dtype_, out_features_, in_features_, view.device);  // for its checks
+}
+
+const TensorView& PackedWeights::view() const {
+  check_argument(device().type != DeviceType::kCpu, "a packed matrix of the CPU has no view");
+  return memory_.view();
+}
+
+void PackedWeights::set_gpu_rows(int64_t first_row, int64_t num_rows, const float* rows) {
+  const int64_t count = num_rows * in_features_;
+  std::vector<BFloat16> rounded(static_cast<size_t>(count));
+  std::transform(rows, rows + count, rounded.begin(), to_bfloat16);
+  copy_tensor(make_view(rounded.data(), DType::kBF16, {num_rows, in_features_}),
+              rows_of(memory_.view(), first_row, num_rows), {.device = device()});
+}
+
 void PackedWeights::set_rows(int64_t first_row, int64_t num_rows, const float* rows) {
   check_argument(first_row >= 0 && num_rows >= 0 && first_row <= out_features_ - num_rows,
                  "rows [{}, {} + {}) must lie in [0, {})", first_row, first_row, num_rows,
                  out_features_);
+  if (device().type != DeviceType::kCpu) {
+    set_gpu_rows(first_row, num_rows, rows);
+    return;
+  }
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t row = first_row + r;
     const float* source = rows + r * in_features_;
@@ -195,6 +233,7 @@ void check_matrix(const TensorView& view, const char* name, DType dtype, int64_t
 
 void matmul_slab(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                  MatmulScratch& scratch) {
+  check_argument(weights.device().type == DeviceType::kCpu, "weights must be the CPU's");
   check_matrix(in, "in", weights.dtype_, weights.in_features_);
   check_matrix(out, "out", DType::kF32, weights.out_features_);
   const int64_t rows = in.shape[0];
@@ -221,6 +260,7 @@ void matmul_slab(const TensorView& in, const PackedWeights& weights, const Tenso
 
 void matmul_row(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                 const Context& context) {
+  check_argument(weights.device().type == DeviceType::kCpu, "weights must be the CPU's");
   check_argument(in.dtype == weights.dtype_ && in.rank == 1 && in.shape[0] == weights.in_features_,
                  "in must be {}[{}], got {}", dtype_name(weights.dtype_), weights.in_features_,
                  in.describe());

@@ -24,21 +24,23 @@ class MatmulScratch {
   Tensor memory_;
 };
 
-/// A weight matrix [out_features, in_features] laid out once for the processor.
+/// A weight matrix [out_features, in_features] laid out once for the processor or GPU.
 ///
-/// Where oneDNN has its blocked kernels (AVX-512 and up) it is cut into panels of 64 output
-/// features, f32 [in][64] or bf16 [in / 2][64][2], padded with zeros; elsewhere it is f32
-/// [out][in].
+/// On a GPU it is bf16 [out][in]. On the CPU, where oneDNN has its blocked kernels (AVX-512 and up)
+/// it is cut into panels of 64 output features, f32 [in][64] or bf16 [in / 2][64][2], padded with
+/// zeros; elsewhere it is f32 [out][in].
 class PackedWeights {
  public:
   PackedWeights() = default;
-  /// Zeros. `dtype` is f32 or bf16 and is the type of the activations too.
-  /// Throws kInvalidArgument on sizes that are not positive, kUnsupported when the processor cannot
-  /// multiply `dtype`, kOutOfMemory as Tensor does.
-  PackedWeights(DType dtype, int64_t out_features, int64_t in_features);
+  /// Zeros. `dtype` is f32 or, on a GPU always, bf16, and is the type of the activations too.
+  /// Throws kInvalidArgument on sizes that are not positive, or on a GPU in_features not a multiple
+  /// of 8; kUnsupported when the processor cannot multiply `dtype`; what Tensor throws.
+  PackedWeights(DType dtype, int64_t out_features, int64_t in_features, Device device = {});
+  /// A matrix that is on a GPU already: bf16 [out_features, in_features].
+  explicit PackedWeights(Tensor matrix);
 
-  /// Writes rows [first_row, first_row + num_rows) of the matrix from f32 [num_rows, in_features].
-  /// Calls for different rows may run at once.
+  /// Writes rows [first_row, first_row + num_rows) of the matrix from f32 [num_rows, in_features]
+  /// of the CPU. Calls for different rows may run at once.
   void set_rows(int64_t first_row, int64_t num_rows, const float* rows);
 
   DType dtype() const { return dtype_; }
@@ -46,12 +48,16 @@ class PackedWeights {
   int64_t in_features() const { return in_features_; }
   int64_t size_bytes() const { return memory_.size_bytes(); }
   bool empty() const { return out_features_ == 0; }
+  Device device() const { return memory_.view().device; }
+  /// The matrix as a tensor [out_features, in_features], of a GPU only.
+  const TensorView& view() const;
 
  private:
   friend void matmul_slab(const TensorView&, const PackedWeights&, const TensorView&,
                           MatmulScratch&);
   friend void matmul_row(const TensorView&, const PackedWeights&, const TensorView&,
                          const Context&);
+  void set_gpu_rows(int64_t first_row, int64_t num_rows, const float* rows);
   struct Plan;  // oneDNN's primitives, shared by matrices of one shape
   static std::shared_ptr<const Plan> find_plan(DType dtype, int64_t out, int64_t in, bool panels);
 
@@ -64,8 +70,9 @@ class PackedWeights {
   std::shared_ptr<const Plan> plan_;
 };
 
-/// Bytes that PackedWeights(dtype, out_features, in_features) would hold.
-int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features);
+/// Bytes that PackedWeights of these arguments would hold.
+int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features,
+                            Device device = {});
 
 /// Whether this processor multiplies `dtype` matrices with instructions made for it; f32 always.
 bool matmul_is_native(DType dtype);

@@ -7,13 +7,22 @@
 #include "fovea/base/parallel.h"
 #include "fovea/ops/cpu/row_kernels.h"
 #include "fovea/ops/cpu/rows.h"
+#include "fovea/tensor/device_memory.h"
+#ifdef FOVEA_WITH_CUDA
+#include "fovea/ops/cuda/rope_table.h"
+#endif
 
 namespace fovea {
 
-RopeTable::RopeTable(int64_t head_dim, double theta, std::span<const float> factors) {
+RopeTable::RopeTable(int64_t head_dim, double theta, std::span<const float> factors, Device device)
+    : device_(device) {
+  constexpr int64_t kMaxGpuHeadDim = 256;
   check_argument(head_dim > 0 && head_dim % 2 == 0, "head_dim must be even and positive, got {}",
                  head_dim);
   check_argument(theta > 0, "theta must be positive, got {}", theta);
+  check_argument(device.type == DeviceType::kCpu || head_dim <= kMaxGpuHeadDim,
+                 "head_dim must be at most {} on a GPU, got {}", kMaxGpuHeadDim, head_dim);
+  check_usable(device);
   half_ = head_dim / 2;
   check_argument(factors.empty() || static_cast<int64_t>(factors.size()) == half_,
                  "factors must be empty or have {} values, got {}", half_, factors.size());
@@ -26,16 +35,36 @@ RopeTable::RopeTable(int64_t head_dim, double theta, std::span<const float> fact
   }
 }
 
+void RopeTable::reserve(int64_t num_rows) {
+  check_argument(num_rows >= 0, "num_rows must not be negative, got {}", num_rows);
+  if (!cos_.empty() && cos_.view().shape[0] >= num_rows) return;
+  cos_ = Tensor(DType::kF32, {num_rows, half_}, device_);
+  sin_ = Tensor(DType::kF32, {num_rows, half_}, device_);
+}
+
+void RopeTable::fill(const int64_t* first_position, int64_t num_rows, const Context& context) {
+  if (device_.type == DeviceType::kCpu) {
+    fill(*first_position, num_rows, context);
+    return;
+  }
+#ifdef FOVEA_WITH_CUDA
+  check_argument(context.device == device_, "a table on GPU {} must be filled there",
+                 device_.index);
+  reserve(num_rows);
+  num_rows_ = num_rows;
+  cuda::fill_rope_table(frequencies_, first_position, num_rows, cos_.as<float>(), sin_.as<float>(),
+                        context);
+#endif
+}
+
 void RopeTable::fill(int64_t first_position, int64_t num_rows, const Context& context) {
+  check_argument(device_.type == DeviceType::kCpu, "a table on a GPU reads its position there");
   check_argument(first_position >= 0, "first_position must not be negative, got {}",
                  first_position);
-  check_argument(num_rows >= 0, "num_rows must not be negative, got {}", num_rows);
+  reserve(num_rows);
   num_rows_ = num_rows;
-  const auto size = static_cast<size_t>(num_rows * half_);
-  if (cos_.size() < size) {
-    cos_.resize(size);
-    sin_.resize(size);
-  }
+  float* cosines = cos_.as<float>();
+  float* sines = sin_.as<float>();
   // A sine costs 20 ns: only positions that are multiples of kRun call it, the others turn the one
   // before by one step. In double a run's error stays under 1e-14, and a position's values do not
   // depend on where the filling starts.
@@ -60,8 +89,8 @@ void RopeTable::fill(int64_t first_position, int64_t num_rows, const Context& co
       const int64_t row = position - first_position;
       for (size_t i = 0; i < frequencies_.size(); ++i) {
         if (row >= 0) {
-          cos_[static_cast<size_t>(row * half_) + i] = static_cast<float>(c[i]);
-          sin_[static_cast<size_t>(row * half_) + i] = static_cast<float>(s[i]);
+          cosines[static_cast<size_t>(row * half_) + i] = static_cast<float>(c[i]);
+          sines[static_cast<size_t>(row * half_) + i] = static_cast<float>(s[i]);
         }
         const double next = c[i] * step_cos[i] - s[i] * step_sin[i];
         s[i] = s[i] * step_cos[i] + c[i] * step_sin[i];

@@ -1,0 +1,64 @@
+// The middle of a gated mlp: a thread takes eight gates and the eight values that they open for.
+#include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/ops/cuda/vectors.cuh"
+#include "fovea/tensor/cuda/check.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+struct ActivateParams {
+  const __nv_bfloat16* gate_up;
+  int64_t gate_up_stride;
+  __nv_bfloat16* out;
+  int64_t out_stride;
+  uint32_t num_groups;  // of all rows
+  uint32_t groups_per_row;
+};
+
+__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+template <GateFunction kFunction>
+__device__ inline float gated(float gate, float up) {
+  if constexpr (kFunction == GateFunction::kSilu) {
+    return gate * sigmoid(gate) * up;
+  } else {
+    // 0.5 g (1 + tanh(u)) = g sigmoid(2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
+    return gate * sigmoid(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
+  }
+}
+
+template <GateFunction kFunction>
+__global__ __launch_bounds__(kThreads) void activate_kernel(const ActivateParams p) {
+  const uint32_t group = blockIdx.x * kThreads + threadIdx.x;
+  if (group >= p.num_groups) return;
+  const uint32_t row = group / p.groups_per_row;
+  const uint32_t column = (group - row * p.groups_per_row) * 8;
+  const __nv_bfloat16* gates = p.gate_up + row * p.gate_up_stride + column;
+  Floats<8> gate = load<8>(gates);
+  const Floats<8> up = load<8>(gates + p.groups_per_row * 8);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gate.values[i] = gated<kFunction>(gate.values[i], up.values[i]);
+  store(gate, p.out + row * p.out_stride + column);
+}
+
+}  // namespace
+
+void launch_activate(GateFunction function, const TensorView& gate_up, const TensorView& out,
+                     cudaStream_t stream) {
+  const int64_t groups_per_row = out.shape[1] / 8;
+  const int64_t num_groups = out.shape[0] * groups_per_row;
+  const ActivateParams p{gate_up.as<const __nv_bfloat16>(), gate_up.stride[0],
+                         out.as<__nv_bfloat16>(),           out.stride[0],
+                         static_cast<uint32_t>(num_groups), static_cast<uint32_t>(groups_per_row)};
+  const unsigned grid = blocks_for(num_groups, kThreads);
+  if (function == GateFunction::kSilu) {
+    activate_kernel<GateFunction::kSilu><<<grid, kThreads, 0, stream>>>(p);
+  } else {
+    activate_kernel<GateFunction::kGeluTanh><<<grid, kThreads, 0, stream>>>(p);
+  }
+  check_cuda(cudaGetLastError(), "launching activate_kernel");
+}
+
+}  // namespace fovea::cuda

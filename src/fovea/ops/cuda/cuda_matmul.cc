@@ -1,0 +1,141 @@
+#include "fovea/ops/cuda/cuda_matmul.h"
+
+#include "fovea/base/error.h"
+#include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/tensor/cuda/device.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+constexpr uint32_t kAlignment = 16;  // bytes, of every pointer
+constexpr size_t kMaxPlans = 1024;   // a plan is half a KB; prompts end in any number of rows
+
+cudaDataType_t cuda_type(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+/// A column-major matrix as cuBLASLt sees it.
+class Layout {
+ public:
+  Layout(DType dtype, int64_t rows, int64_t columns, int64_t stride) {
+    cublas_lt().check(
+        cublas_lt().create_layout(&layout_, cuda_type(dtype), static_cast<uint64_t>(rows),
+                                  static_cast<uint64_t>(columns), stride),
+        "describing a matrix to cuBLASLt");
+  }
+  ~Layout() { cublas_lt().destroy_layout(layout_); }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  cublasLtMatrixLayout_t get() const { return layout_; }
+
+ private:
+  cublasLtMatrixLayout_t layout_ = nullptr;
+};
+
+class Preference {
+ public:
+  Preference() {
+    cublas_lt().check(cublas_lt().create_preference(&preference_), "asking cuBLASLt");
+  }
+  ~Preference() { cublas_lt().destroy_preference(preference_); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  template <typename T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    cublas_lt().check(
+        cublas_lt().set_preference_attribute(preference_, attribute, &value, sizeof(value)),
+        "telling cuBLASLt a preference");
+  }
+  cublasLtMatmulPreference_t get() const { return preference_; }
+
+ private:
+  cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
+}  // namespace
+
+/// What cuBLASLt needs to know of a shape. Its matrices are column-major, so ours are transposed
+/// there: out^T [out_features, rows] = weights [out_features, in_features] in^T.
+struct CudaMatmul::Plan {
+  explicit Plan(const Shape& shape)
+      : weights(DType::kBF16, shape.in_features, shape.out_features, shape.in_features),
+        in(DType::kBF16, shape.in_features, shape.rows, shape.in_stride),
+        out(shape.out_dtype, shape.out_features, shape.rows, shape.out_stride) {
+    cublas_lt().check(cublas_lt().create_desc(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                      "describing a product to cuBLASLt");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    cublas_lt().check(cublas_lt().set_desc_attribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                                     sizeof(transposed)),
+                      "describing a product to cuBLASLt");
+  }
+  ~Plan() { cublas_lt().destroy_desc(desc); }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  Layout weights, in, out;
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+CudaMatmul::CudaMatmul(const Context& context) : context_(context) {
+  const CublasLt& lt = cublas_lt();
+  const DeviceScope scope(context);
+  workspace_ = Tensor(DType::kI32, {kWorkspaceBytes / 4}, context.device);
+  lt.check(lt.create(&handle_), "starting cuBLASLt");
+}
+
+CudaMatmul::~CudaMatmul() {
+  plans_.clear();
+  if (handle_ != nullptr) cublas_lt().destroy(handle_);
+}
+
+const CudaMatmul::Plan& CudaMatmul::plan_of(const Shape& shape) {
+  if (const auto found = plans_.find(shape); found != plans_.end()) return *found->second;
+  const CublasLt& lt = cublas_lt();
+  auto plan = std::make_unique<Plan>(shape);
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    preference.set(attribute, kAlignment);
+  }
+  if (shape.rows > kMaxSplitRows) {
+    preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                   static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+  }
+  cublasLtMatmulHeuristicResult_t best{};
+  int num_found = 0;
+  const cublasStatus_t status =
+      lt.get_heuristic(handle_, plan->desc, plan->weights.get(), plan->in.get(), plan->out.get(),
+                       plan->out.get(), preference.get(), 1, &best, &num_found);
+  if (status != CUBLAS_STATUS_SUCCESS || num_found == 0) {
+    fail(ErrorCode::kUnsupported, "cuBLASLt has no product of bf16[{}, {}] with bf16[{}, {}]: {}",
+         shape.rows, shape.in_features, shape.out_features, shape.in_features,
+         lt.status_string(status));
+  }
+  plan->algorithm = best.algo;
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  return *plans_.emplace(shape, std::move(plan)).first->second;
+}
+
+void CudaMatmul::run(const TensorView& in, const TensorView& weights, const TensorView& out,
+                     bool add) {
+  if (in.shape[0] == 0) return;
+  const DeviceScope scope(context_);
+  if (in.shape[0] <= kMaxProductRows) {
+    launch_row_product(in, weights, out, add, stream_of(context_));
+    return;
+  }
+  const CublasLt& lt = cublas_lt();
+  const Plan& plan = plan_of(
+      {in.shape[0], in.shape[1], weights.shape[0], in.stride[0], out.stride[0], out.dtype, add});
+  const float one = 1;
+  const float beta = add ? 1 : 0;
+  lt.check(
+      lt.matmul(handle_, plan.desc, &one, weights.data, plan.weights.get(), in.data, plan.in.get(),
+                &beta, out.data, plan.out.get(), out.data, plan.out.get(), &plan.algorithm,
+                workspace_.view().data, static_cast<size_t>(kWorkspaceBytes), stream_of(context_)),
+      "a product in cuBLASLt");
+}
+
+}  // namespace fovea::cuda

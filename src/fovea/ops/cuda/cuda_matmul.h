@@ -1,0 +1,50 @@
+// Products of activations with a model's weights on a GPU: cuBLASLt, and a kernel of ours for the
+// few rows of a decode step.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "fovea/base/context.h"
+#include "fovea/ops/cuda/cublas_lt.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea::cuda {
+
+/// One stream's products, in bf16 with f32 sums. Nothing waits; after a shape's first call nothing
+/// is allocated either.
+///
+/// A row's result does not depend on how many rows came with it as long as they are more than
+/// kMaxSplitRows: then a sum over in_features is never cut.
+class CudaMatmul {
+ public:
+  static constexpr int64_t kMaxSplitRows = 16;
+
+  /// Throws kUnsupported when cuBLASLt is not here.
+  explicit CudaMatmul(const Context& context);
+  ~CudaMatmul();
+
+  /// out = in weights^T, or out += it; in: bf16 [rows, in_features], weights: bf16 [out_features,
+  /// in_features], dense; out: bf16 or, with `add` always, f32. Strides of rows are multiples of 8
+  /// elements, or as dense; pointers of 16 bytes.
+  void run(const TensorView& in, const TensorView& weights, const TensorView& out, bool add);
+
+ private:
+  struct Shape {
+    int64_t rows, in_features, out_features, in_stride, out_stride;
+    DType out_dtype;
+    bool add;
+    auto operator<=>(const Shape&) const = default;
+  };
+  struct Plan;
+  const Plan& plan_of(const Shape& shape);
+
+  Context context_;
+  cublasLtHandle_t handle_ = nullptr;
+  Tensor workspace_;
+  std::map<Shape, std::unique_ptr<const Plan>> plans_;
+};
+
+}  // namespace fovea::cuda

@@ -1,0 +1,190 @@
+#include "fovea/ops/cuda/cuda_row_ops.h"
+
+#include "fovea/base/checked_math.h"
+#include "fovea/ops/cuda/cuda_matmul.h"
+#include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/tensor/cuda/device.h"
+#include "fovea/tensor/device_memory.h"
+
+namespace fovea {
+namespace {
+
+using cuda::check_cuda;
+using cuda::DeviceScope;
+
+/// Throws kInvalidArgument unless `view` is of this type, rank and last size, and can be read 16
+/// bytes at a time.
+void check_rows(const TensorView& view, const char* name, DType dtype, int32_t rank, int64_t dim,
+                Device device) {
+  const auto last = static_cast<size_t>(rank - 1);
+  check_argument(view.dtype == dtype && view.rank == rank && view.shape[last] == dim,
+                 "{} must be {} of rank {} with rows of {}, got {}", name, dtype_name(dtype), rank,
+                 dim, view.describe());
+  check_argument(view.device == device, "{} must be memory of GPU {}", name, device.index);
+  check_argument(dim % 8 == 0, "{} must have rows of a multiple of 8, got {}", name, dim);
+  check_argument(dim == 0 || view.stride[last] == 1, "the last stride of {} must be 1, got {}",
+                 name, view.stride[last]);
+  for (size_t i = 0; i < last; ++i) {
+    check_argument(view.stride[i] % 8 == 0, "strides of {} must be multiples of 8, got {}", name,
+                   view.stride[i]);
+  }
+  check_argument(reinterpret_cast<uintptr_t>(view.data) % 16 == 0, "{} must be aligned to 16 bytes",
+                 name);
+}
+
+void check_same_rows(int64_t rows, const TensorView& view, const char* name) {
+  check_argument(view.shape[0] == rows, "{} must have {} rows, got {}", name, rows, view.shape[0]);
+}
+
+class CudaRowOps final : public RowOps {
+ public:
+  explicit CudaRowOps(const Context& context)
+      : context_(context), matmul_(context), noted_(DType::kI32, {1}, context.device) {
+    begin_step(0);
+  }
+
+  DType product_dtype() const override { return DType::kBF16; }
+
+  void begin_step(int64_t) override {
+    const DeviceScope scope(context_);
+    check_cuda(cudaMemsetAsync(noted_.view().data, kNothingByte, sizeof(int32_t), stream()),
+               "beginning a step");
+  }
+
+  int64_t non_finite_layer() override {
+    int32_t layer = 0;
+    copy_tensor(noted_.view(), make_view(&layer, DType::kI32, {1}), context_);
+    return layer == kNothing ? -1 : layer;
+  }
+
+  void embed(const int32_t* tokens, const TensorView& table, float scale,
+             const TensorView& out) override {
+    const int64_t dim = table.shape[1];
+    check_rows(table, "table", DType::kBF16, 2, dim, context_.device);
+    check_rows(out, "out", DType::kF32, 2, dim, context_.device);
+    if (out.shape[0] == 0) return;
+    const DeviceScope scope(context_);
+    cuda::launch_embed(tokens, table, scale, out, stream());
+  }
+
+  void norm(const TensorView& x, const TensorView& weight, float eps, int64_t layer,
+            const TensorView& out) override {
+    check_norm(x, DType::kF32, weight, eps);
+    check_rows(out, "out", DType::kBF16, 2, x.shape[1], context_.device);
+    check_same_rows(x.shape[0], out, "out");
+    if (x.shape[0] == 0) return;
+    const DeviceScope scope(context_);
+    cuda::launch_norm(x, weight, eps, static_cast<int32_t>(layer),
+                      layer < 0 ? nullptr : noted_.as<int32_t>(), out, stream());
+  }
+
+  void add_normed(const TensorView& x, const TensorView& weight, float eps,
+                  const TensorView& residual) override {
+    check_norm(x, DType::kBF16, weight, eps);
+    check_rows(residual, "residual", DType::kF32, 2, x.shape[1], context_.device);
+    check_same_rows(x.shape[0], residual, "residual");
+    if (x.shape[0] == 0) return;
+    const DeviceScope scope(context_);
+    cuda::launch_add_normed(x, weight, eps, residual, stream());
+  }
+
+  void matmul(const TensorView& in, const PackedWeights& weights, const TensorView& out) override {
+    check_argument(out.dtype == DType::kBF16 || out.dtype == DType::kF32,
+                   "out must be bf16 or f32, got {}", out.describe());
+    multiply(in, weights, out, false);
+  }
+
+  void matmul_add(const TensorView& in, const PackedWeights& weights,
+                  const TensorView& residual) override {
+    check_argument(residual.dtype == DType::kF32, "residual must be f32, got {}",
+                   residual.describe());
+    multiply(in, weights, residual, true);
+  }
+
+  void finish_qkv(const QkvTask& task) override;
+
+  void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
+    check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
+    check_rows(gate_up, "gate_up", DType::kBF16, 2, 2 * out.shape[1], context_.device);
+    check_same_rows(out.shape[0], gate_up, "gate_up");
+    check_argument(checked_mul(out.shape[0], out.shape[1], "activations") < int64_t{1} << 34,
+                   "out must have fewer than 2^34 elements, got {}", out.describe());
+    if (out.num_elements() == 0) return;
+    const DeviceScope scope(context_);
+    cuda::launch_activate(function, gate_up, out, stream());
+  }
+
+ private:
+  // A word of one byte repeated, since memset writes bytes; greater than any layer.
+  static constexpr int kNothingByte = 0x7f;
+  static constexpr int32_t kNothing = 0x7f7f7f7f;
+
+  cudaStream_t stream() const { return cuda::stream_of(context_); }
+
+  void check_norm(const TensorView& x, DType dtype, const TensorView& weight, float eps) const {
+    const int64_t dim = x.shape[1];
+    check_rows(x, "x", dtype, 2, dim, context_.device);
+    check_argument(dim > 0 && dim <= cuda::kMaxNormDim,
+                   "rows of x must have 8 ... {} elements, got {}", cuda::kMaxNormDim, dim);
+    check_rows(weight, "weight", DType::kF32, 1, dim, context_.device);
+    check_argument(eps >= 0, "eps must not be negative, got {}", eps);
+  }
+
+  void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                bool add) {
+    check_rows(in, "in", DType::kBF16, 2, weights.in_features(), context_.device);
+    check_argument(out.rank == 2 && out.shape[0] == in.shape[0] &&
+                       out.shape[1] == weights.out_features() && out.stride[1] == 1 &&
+                       out.device == context_.device &&
+                       reinterpret_cast<uintptr_t>(out.data) % 16 == 0,
+                   "out must be aligned GPU memory [{}, {}], got {}", in.shape[0],
+                   weights.out_features(), out.describe());
+    matmul_.run(in, weights.view(), out, add);
+  }
+
+  Context context_;
+  cuda::CudaMatmul matmul_;
+  Tensor noted_;  // i32: the least layer noted
+};
+
+void CudaRowOps::finish_qkv(const QkvTask& task) {
+  const int64_t rows = task.qkv.shape[0];
+  const int64_t head_dim = task.q.shape[2];
+  const int64_t num_heads = task.q.shape[1] + 2 * task.k.shape[1];
+  const Device device = context_.device;
+  check_rows(task.qkv, "qkv", DType::kBF16, 2, num_heads * head_dim, device);
+  if (!task.bias.empty()) {
+    check_rows(task.bias, "bias", DType::kF32, 1, num_heads * head_dim, device);
+  }
+  if (!task.q_norm.empty()) check_rows(task.q_norm, "q_norm", DType::kF32, 1, head_dim, device);
+  if (!task.k_norm.empty()) check_rows(task.k_norm, "k_norm", DType::kF32, 1, head_dim, device);
+  check_argument(
+      task.table != nullptr && task.table->head_dim() == head_dim && task.table->device() == device,
+      "the table must be of heads of {} on GPU {}", head_dim, device.index);
+  check_argument(task.first_row >= 0 && task.first_row <= task.table->num_rows() - rows,
+                 "rows [{}, {} + {}) must lie in the table's {}", task.first_row, task.first_row,
+                 rows, task.table->num_rows());
+  check_rows(task.q, "q", DType::kBF16, 3, head_dim, device);
+  check_same_rows(rows, task.q, "q");
+  check_rows(task.k, "k", DType::kBF16, 4, head_dim, device);
+  check_rows(task.v, "v", DType::kBF16, 4, head_dim, device);
+  check_argument(task.v.shape == task.k.shape, "v must have the shape of k, got {} and {}",
+                 task.v.describe(), task.k.describe());
+  check_argument(task.page_table != nullptr && task.position != nullptr,
+                 "page_table and position must be given");
+  if (rows == 0) return;
+  const DeviceScope scope(context_);
+  cuda::launch_finish_qkv(task, stream());
+}
+
+}  // namespace
+
+std::unique_ptr<RowOps> make_cuda_row_ops(DType compute_dtype, const Context& context) {
+  check_usable(context.device);
+  if (compute_dtype != DType::kBF16) {
+    fail(ErrorCode::kUnsupported, "a GPU computes rows in bf16, not {}", dtype_name(compute_dtype));
+  }
+  return std::make_unique<CudaRowOps>(context);
+}
+
+}  // namespace fovea

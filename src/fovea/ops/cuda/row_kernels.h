@@ -1,0 +1,51 @@
+// Launches of the kernels of CudaRowOps, which has checked the arguments. Rows are read 16 bytes at
+// a time: widths and strides are multiples of 8 elements, pointers of 16 bytes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+#include "fovea/ops/row_ops.h"
+
+namespace fovea::cuda {
+
+/// CTAs for `count` things, `per_block` each.
+constexpr unsigned blocks_for(int64_t count, int64_t per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+/// Elements of a row that norms hold in registers at most.
+constexpr int64_t kMaxNormDim = 16384;
+
+/// out = rows of a bf16 table times scale; rows of tokens that are not in the table are NaN.
+void launch_embed(const int32_t* tokens, const TensorView& table, float scale,
+                  const TensorView& out, cudaStream_t stream);
+
+/// `noted` becomes the least of itself and `layer` when x is not finite; null: nothing is noted.
+void launch_norm(const TensorView& x, const TensorView& weight, float eps, int32_t layer,
+                 int32_t* noted, const TensorView& out, cudaStream_t stream);
+
+void launch_add_normed(const TensorView& x, const TensorView& weight, float eps,
+                       const TensorView& residual, cudaStream_t stream);
+
+/// gate_up has fewer than 2^35 elements.
+void launch_activate(GateFunction function, const TensorView& gate_up, const TensorView& out,
+                     cudaStream_t stream);
+
+void launch_finish_qkv(const QkvTask& task, cudaStream_t stream);
+
+/// See fill_rope_table().
+void launch_rope_table(std::span<const double> frequencies, const int64_t* first_position,
+                       int64_t num_rows, float* cos, float* sin, cudaStream_t stream);
+
+/// Rows that launch_row_product() takes at most.
+constexpr int64_t kMaxProductRows = 4;
+
+/// out (+)= in weights^T for few rows, bound by reading the weights; in and weights bf16, out bf16
+/// or f32.
+void launch_row_product(const TensorView& in, const TensorView& weights, const TensorView& out,
+                        bool add, cudaStream_t stream);
+
+}  // namespace fovea::cuda
