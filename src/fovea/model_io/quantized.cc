@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/float8.h"
 
 namespace fovea {
 namespace {
@@ -28,13 +29,6 @@ float half_to_float(uint16_t half) {
 }
 
 float load_half(const uint8_t* bytes) { return half_to_float(load<uint16_t>(bytes)); }
-
-// E4M3: bias 7, no infinity, all ones is NaN.
-float f8e4m3_to_float(uint8_t bits) {
-  if ((bits & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
-  const float magnitude = std::bit_cast<float>(static_cast<uint32_t>(bits & 0x7f) << 20) * 0x1p120f;
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
 
 int low(uint8_t byte) { return byte & 0xf; }
 int high(uint8_t byte) { return byte >> 4; }
@@ -216,7 +210,7 @@ void dequantize(WeightType type, std::span<const std::byte> bytes, std::span<flo
       }
       return;
     case WeightType::kF8E4M3:
-      for (size_t i = 0; i < out.size(); ++i) out[i] = f8e4m3_to_float(in[i]);
+      for (size_t i = 0; i < out.size(); ++i) out[i] = to_float(Float8E4M3{in[i]});
       return;
     case WeightType::kQ4_0:
       return unpack_all<unpack_q4_0>(type, in, out);
