@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fovea/attention/cpu/cpu_backends.h"
+#include "fovea/attention/quantize_kv.h"
 #include "fovea/attention/reference/reference_attention.h"
 #include "fovea/base/error.h"
 
@@ -45,8 +46,13 @@ void check_kv(const AttentionParams& params, const Context& context) {
   check_argument(kv.k.dtype == params.q.dtype && kv.v.dtype == params.q.dtype,
                  "k and v must have the type of q ({}), got {} and {}", dtype_name(params.q.dtype),
                  dtype_name(kv.k.dtype), dtype_name(kv.v.dtype));
-  check_argument(kv.k.shape == kv.v.shape, "k and v must have the same shape, got {} and {}",
-                 kv.k.describe(), kv.v.describe());
+  const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
+  if (is_f8) {
+    check_f8_pages(kv);
+  } else {
+    check_argument(kv.k.shape == kv.v.shape, "k and v must have the same shape, got {} and {}",
+                   kv.k.describe(), kv.v.describe());
+  }
   check_argument(kv.head_dim() == params.head_dim(), "k and v must have head_dim {}, got {}",
                  params.head_dim(), kv.head_dim());
   check_argument(kv.num_kv_heads() > 0 && params.num_q_heads() % kv.num_kv_heads() == 0,
@@ -54,6 +60,11 @@ void check_kv(const AttentionParams& params, const Context& context) {
                  kv.num_kv_heads());
   check_argument(!kv.is_paged() || kv.k.shape[2] == kv.page_size,
                  "page_size is {} but k has pages of {}", kv.page_size, kv.k.shape[2]);
+  for (const TensorView* scale : {&kv.k_scale, &kv.v_scale}) {
+    check_argument(scale->empty() || (is_f8 && scale->device == context.device),
+                   "k_scale and v_scale go with f8e4m3 on the context's device, k is {}",
+                   kv.k.describe());
+  }
 }
 
 // The sequence's share of what check_batch checks about K/V.
@@ -110,8 +121,12 @@ void check_batch(const AttentionParams& params, const Context& context) {
 
 void check_outputs_and_options(const AttentionParams& params, const Context& context) {
   check_view(params.out, "out", 3, context);
-  check_argument(params.out.shape == params.q.shape && params.out.dtype == params.q.dtype,
-                 "out must be like q ({}), got {}", params.q.describe(), params.out.describe());
+  const bool is_f8 = params.q.dtype == DType::kF8E4M3;
+  check_argument(
+      params.out.shape == params.q.shape && (is_f8 || params.out.dtype == params.q.dtype),
+      "out must be like q ({}), got {}", params.q.describe(), params.out.describe());
+  check_argument(!is_f8 || params.out.dtype == DType::kBF16 || params.out.dtype == DType::kF32,
+                 "out of f8e4m3 attention must be bf16 or f32, got {}", params.out.describe());
   if (!params.lse.empty()) {
     check_view(params.lse, "lse", 2, context);
     check_argument(params.lse.dtype == DType::kF32 && params.lse.shape[0] == params.num_q_heads() &&
@@ -191,9 +206,10 @@ void check_periphery(const AttentionParams& params, const Context& context) {
   if (!periphery.enabled()) return;
   check_view(periphery.k_mean, "k_mean", 3, context);
   check_view(periphery.v_mean, "v_mean", 3, context);
-  check_argument(
-      periphery.k_mean.dtype == params.kv.k.dtype && periphery.v_mean.dtype == params.kv.k.dtype,
-      "k_mean and v_mean must have the type of k ({})", dtype_name(params.kv.k.dtype));
+  const DType mean_dtype = params.kv.k.dtype == DType::kF8E4M3 ? DType::kBF16 : params.kv.k.dtype;
+  check_argument(periphery.k_mean.dtype == mean_dtype && periphery.v_mean.dtype == mean_dtype,
+                 "k_mean and v_mean of {} keys must be {}", dtype_name(params.kv.k.dtype),
+                 dtype_name(mean_dtype));
   check_argument(periphery.k_mean.shape == periphery.v_mean.shape &&
                      periphery.k_mean.shape[1] == params.kv.num_kv_heads() &&
                      periphery.k_mean.shape[2] == params.head_dim(),
@@ -224,6 +240,16 @@ void check_periphery(const AttentionParams& params, const Context& context) {
   }
 }
 
+void check_q_scale(const AttentionParams& params, const Context& context) {
+  if (params.q_scale.empty()) return;
+  check_view(params.q_scale, "q_scale", 1, context);
+  check_argument(params.q.dtype == DType::kF8E4M3, "q_scale goes with f8e4m3, q is {}",
+                 params.q.describe());
+  check_argument(
+      params.q_scale.dtype == DType::kF32 && params.q_scale.shape[0] == params.num_q_heads(),
+      "q_scale must be f32[{}], got {}", params.num_q_heads(), params.q_scale.describe());
+}
+
 }  // namespace
 
 float AttentionParams::scale() const {
@@ -238,6 +264,7 @@ void check_attention_params(const AttentionParams& params, const Context& contex
   check_outputs_and_options(params, context);
   check_selection(params, context);
   check_periphery(params, context);
+  check_q_scale(params, context);
 }
 
 std::span<const AttentionBackend* const> attention_backends() {

@@ -18,7 +18,8 @@ namespace fovea {
 /// that its list leaves out and that its left window, if any, covers whole. Needs `causal` and a
 /// selection; paged K/V needs page_size == block_size. Source: FlashPrefill V2, arXiv 2608.19758.
 struct Periphery {
-  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of K; empty means no periphery
+  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of K (of f8e4m3: bf16); empty
+                      // means no periphery
   TensorView v_mean;  // the same of V
   /// Contiguous K/V only: the means of sequence s are entries block_offsets[s] + b. Paged: page
   /// numbers.
@@ -34,10 +35,10 @@ struct Periphery {
 /// KV head of q head h: h / group_size. Rows that see nothing: out 0, lse -inf (or the sink's
 /// logit). NaN or Inf in a key or a value reaches only the rows that see it.
 struct AttentionParams {
-  TensorView q;  // [total_q, num_q_heads, head_dim], f32 or bf16
+  TensorView q;  // [total_q, num_q_heads, head_dim], f32, bf16 or f8e4m3
   KvView kv;     // same type as q
   RaggedBatch batch;
-  TensorView out;  // [total_q, num_q_heads, head_dim], type of q
+  TensorView out;  // [total_q, num_q_heads, head_dim], type of q (of f8e4m3: bf16 or f32)
   TensorView
       lse;  // optional: f32 [num_q_heads, total_q], natural log, periphery and sinks included
   TensorView sinks;  // optional: f32 [num_q_heads], a logit that joins the denominator (not scaled)
@@ -46,6 +47,7 @@ struct AttentionParams {
   bool causal = true;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
+  TensorView q_scale;  // f8e4m3 only, optional (1): f32 [num_q_heads], times a code of q
 
   int64_t num_q_heads() const { return q.shape[1]; }
   int64_t head_dim() const { return q.shape[2]; }

@@ -20,11 +20,22 @@ struct RaggedBatch {
   const int64_t* kv_lens = nullptr;    // [batch_size]
 };
 
-/// K and V of one layer; f32 or bf16 on the CPU. The last stride must be 1.
+/// Where token t of an f8e4m3 page of V lies in its row. Groups of 16 tokens are kept in the order
+/// in which a thread holds the weights that it multiplies them with (ptx/wgmma.h): 0 1 8 9, 2 3 10
+/// 11, 4 5 12 13, 6 7 14 15.
+constexpr int64_t f8_value_slot(int64_t t) {
+  return t / 16 * 16 + t % 8 / 2 * 4 + t % 16 / 8 * 2 + t % 2;
+}
+
+/// K and V of one layer; f32, bf16 or f8e4m3 on the CPU. The last stride must be 1.
 ///
 /// Contiguous (page_size == 0): k, v are [total_kv, num_kv_heads, head_dim]; key t of sequence s is
 /// row kv_offsets[s] + t. Paged: k, v are [num_pages, num_kv_heads, page_size, head_dim]; key t of
 /// sequence s is row t % page_size of page page_table[s * page_table_stride + t / page_size].
+///
+/// f8e4m3 is paged, and its V is turned within each page, which is how the tensor cores want it:
+/// [num_pages, num_kv_heads, head_dim, page_size], token t % page_size at f8_value_slot(). A code
+/// times its scale is the number meant; quantize_kv.h writes both.
 struct KvView {
   TensorView k;
   TensorView v;
@@ -32,6 +43,10 @@ struct KvView {
   const int32_t* page_table = nullptr;  // [batch_size, page_table_stride]; paged only
   int64_t page_table_stride = 0;        // pages that a row of the table can name
   int64_t page_size = 0;                // tokens per page; 0 means contiguous
+  // f8e4m3 only, optional (1): f32 [num_kv_heads], or [num_pages, num_kv_heads] for a scale of each
+  // page; positive and finite.
+  TensorView k_scale = {};
+  TensorView v_scale = {};
 
   bool is_paged() const { return page_size > 0; }
   int64_t num_kv_heads() const { return k.shape[1]; }

@@ -7,12 +7,14 @@
 
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/float8.h"
 
 namespace fovea {
 namespace {
 
 double load(const TensorView& view, int64_t offset) {
   if (view.dtype == DType::kF32) return view.as<const float>()[offset];
+  if (view.dtype == DType::kF8E4M3) return to_float(view.as<const Float8E4M3>()[offset]);
   return to_float(view.as<const BFloat16>()[offset]);
 }
 
@@ -52,7 +54,8 @@ class Row {
         const double weight = std::exp(term.logit - max);
         sum += weight;
         for (size_t d = 0; d < out_.size(); ++d) {
-          out_[d] += weight * load(*term.v, term.v_offset + static_cast<int64_t>(d));
+          out_[d] += weight * term.v_scale *
+                     load(*term.v, term.v_offset + static_cast<int64_t>(d) * term.v_step);
         }
       }
     }
@@ -72,6 +75,8 @@ class Row {
     double logit;
     const TensorView* v;
     int64_t v_offset;
+    int64_t v_step = 1;  // between elements of the value
+    double v_scale = 1;
   };
 
   void collect_terms() {
@@ -107,18 +112,29 @@ class Row {
 
   void add_key(int64_t t) {
     const KvView& kv = params_.kv;
-    int64_t k_offset = 0, v_offset = 0;
-    if (kv.is_paged()) {
-      const int64_t page = kv.page_table[sequence_ * kv.page_table_stride + t / kv.page_size];
-      const int64_t slot = t % kv.page_size;
-      k_offset = page * kv.k.stride[0] + kv_head_ * kv.k.stride[1] + slot * kv.k.stride[2];
-      v_offset = page * kv.v.stride[0] + kv_head_ * kv.v.stride[1] + slot * kv.v.stride[2];
-    } else {
+    if (!kv.is_paged()) {
       const int64_t row = kv.kv_offsets[sequence_] + t;
-      k_offset = row * kv.k.stride[0] + kv_head_ * kv.k.stride[1];
-      v_offset = row * kv.v.stride[0] + kv_head_ * kv.v.stride[1];
+      terms_.push_back({logit(kv.k, row * kv.k.stride[0] + kv_head_ * kv.k.stride[1]), &kv.v,
+                        row * kv.v.stride[0] + kv_head_ * kv.v.stride[1]});
+      return;
     }
-    terms_.push_back({logit(kv.k, k_offset), &kv.v, v_offset});
+    const int64_t page = kv.page_table[sequence_ * kv.page_table_stride + t / kv.page_size];
+    const int64_t slot = t % kv.page_size;
+    const double dot =
+        logit(kv.k, page * kv.k.stride[0] + kv_head_ * kv.k.stride[1] + slot * kv.k.stride[2]);
+    const int64_t v_offset = page * kv.v.stride[0] + kv_head_ * kv.v.stride[1];
+    if (kv.k.dtype == DType::kF8E4M3) {
+      terms_.push_back({dot * scale_of(kv.k_scale, page), &kv.v, v_offset + f8_value_slot(slot),
+                        kv.v.stride[2], scale_of(kv.v_scale, page)});
+    } else {
+      terms_.push_back({dot, &kv.v, v_offset + slot * kv.v.stride[2]});
+    }
+  }
+
+  // Of K or V: one for each head, or for each page and head.
+  double scale_of(const TensorView& scale, int64_t page) const {
+    if (scale.empty()) return 1;
+    return load(scale, (scale.rank == 2 ? page * scale.stride[0] : 0) + kv_head_);
   }
 
   void add_mean(int64_t b) {
@@ -139,7 +155,8 @@ class Row {
     for (int64_t d = 0; d < params_.head_dim(); ++d) {
       dot += load(params_.q, q_offset + d) * load(k, k_offset + d);
     }
-    return params_.scale() * dot;
+    const double q_scale = params_.q_scale.empty() ? 1 : load(params_.q_scale, q_head_);
+    return params_.scale() * q_scale * dot;
   }
 
   const AttentionParams& params_;
@@ -155,9 +172,7 @@ class ReferenceBackend : public AttentionBackend {
   std::string why_unsupported(const AttentionParams& params,
                               const Context& context) const override {
     if (context.device.type != DeviceType::kCpu) return "runs on the CPU only";
-    if (params.q.dtype != DType::kF32 && params.q.dtype != DType::kBF16) {
-      return "needs f32 or bf16";
-    }
+    if (params.q.dtype == DType::kF16) return "needs f32, bf16 or f8e4m3";
     return "";
   }
 

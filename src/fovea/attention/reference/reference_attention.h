@@ -5,7 +5,7 @@
 
 namespace fovea {
 
-/// "reference": f32 and bf16 on the CPU, any head_dim, everything the contract allows.
+/// "reference": f32, bf16 and f8e4m3 on the CPU, any head_dim, everything the contract allows.
 const AttentionBackend& reference_attention_backend();
 
 }  // namespace fovea
