@@ -122,7 +122,7 @@ void CudaMatmul::run(const TensorView& in, const TensorView& weights, const Tens
                      bool add) {
   if (in.shape[0] == 0) return;
   const DeviceScope scope(context_);
-  if (in.shape[0] <= kMaxProductRows) {
+  if (in.shape[0] == 1) {
     launch_row_product(in, weights, out, add, stream_of(context_));
     return;
   }

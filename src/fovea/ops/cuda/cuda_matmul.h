@@ -1,5 +1,5 @@
 // Products of activations with a model's weights on a GPU: cuBLASLt, and a kernel of ours for the
-// few rows of a decode step.
+// one row of a decode step.
 #pragma once
 
 #include <compare>

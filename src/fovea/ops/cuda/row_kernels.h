@@ -40,11 +40,7 @@ void launch_finish_qkv(const QkvTask& task, cudaStream_t stream);
 void launch_rope_table(std::span<const double> frequencies, const int64_t* first_position,
                        int64_t num_rows, float* cos, float* sin, cudaStream_t stream);
 
-/// Rows that launch_row_product() takes at most.
-constexpr int64_t kMaxProductRows = 4;
-
-/// out (+)= in weights^T for few rows, bound by reading the weights; in and weights bf16, out bf16
-/// or f32.
+/// out (+)= in weights^T for one row; in and weights bf16, out bf16 or f32.
 void launch_row_product(const TensorView& in, const TensorView& weights, const TensorView& out,
                         bool add, cudaStream_t stream);
 

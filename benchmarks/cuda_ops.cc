@@ -1,0 +1,275 @@
+// Speed of a GPU's operations on rows at the sizes of real models, against the rate of a large copy
+// (operations bound by memory) and of an 8192^3 product in the same run (products).
+//
+//   cuda_ops [ROWS ...]      default 4096 16384
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/ops/row_ops.h"
+#include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/device_memory.h"
+#include "fovea/tensor/slices.h"
+
+namespace {
+
+using fovea::DType;
+using fovea::PackedWeights;
+using fovea::QkvTask;
+using fovea::RopeTable;
+using fovea::RowOps;
+using fovea::Tensor;
+using fovea::TensorView;
+using fovea::cuda::check_cuda;
+
+const fovea::Context kGpu{.device = {fovea::DeviceType::kCuda, 0}};
+
+/// Normal values: products of zeros run faster than any model's.
+Tensor random_tensor(DType dtype, std::initializer_list<int64_t> shape) {
+  constexpr int64_t kPattern = int64_t{1} << 20;
+  static const Tensor pattern_f32 = [] {
+    Tensor values(DType::kF32, {kPattern});
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < kPattern; ++i) values.as<float>()[i] = normal(random);
+    return values;
+  }();
+  static const Tensor pattern_bf16 = [] {
+    Tensor values(DType::kBF16, {kPattern});
+    for (int64_t i = 0; i < kPattern; ++i) {
+      values.as<fovea::BFloat16>()[i] = fovea::to_bfloat16(pattern_f32.as<float>()[i]);
+    }
+    return values;
+  }();
+  Tensor tensor(dtype, shape, kGpu.device);
+  const TensorView& pattern = (dtype == DType::kF32 ? pattern_f32 : pattern_bf16).view();
+  const TensorView whole =
+      make_view(tensor.view().data, dtype, {tensor.view().num_elements()}, kGpu.device);
+  for (int64_t at = 0; at < whole.shape[0]; at += kPattern) {
+    const int64_t count = std::min(kPattern, whole.shape[0] - at);
+    copy_tensor(rows_of(pattern, 0, count), rows_of(whole, at, count), kGpu);
+  }
+  return tensor;
+}
+
+/// Median over batches of calls, in microseconds a call. `run` gets the number of the call.
+double time_us(const std::function<void(int)>& run) {
+  constexpr int kBatches = 7;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  check_cuda(cudaEventCreate(&begin), "making an event");
+  check_cuda(cudaEventCreate(&end), "making an event");
+  const auto batch_us = [&](int calls) {
+    check_cuda(cudaEventRecord(begin, nullptr), "timing");
+    for (int i = 0; i < calls; ++i) run(i);
+    check_cuda(cudaEventRecord(end, nullptr), "timing");
+    check_cuda(cudaEventSynchronize(end), "timing");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
+    return 1e3 * static_cast<double>(ms) / calls;
+  };
+  batch_us(2);
+  const int calls = std::clamp(static_cast<int>(8e3 / batch_us(2)), 2, 200);  // 8 ms a batch
+  std::vector<double> times;
+  for (int i = 0; i < kBatches; ++i) times.push_back(batch_us(calls));
+  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return times[kBatches / 2];
+}
+
+struct Rates {
+  double copy_tb_s, gemm_tflop_s;
+};
+
+void show_bytes(const Rates& rates, const std::string& name, double us, double bytes) {
+  const double tb_s = bytes / us / 1e6;
+  fmt::print("{:<44} {:9.1f} us {:6.2f} TB/s {:5.2f} of copy\n", name, us, tb_s,
+             tb_s / rates.copy_tb_s);
+}
+
+struct Product {
+  const char* name;
+  int64_t out_features, in_features;
+  bool add;  // onto the residual in f32, else bf16
+};
+struct Model {
+  const char* name;
+  int64_t dim, num_q_heads, num_kv_heads, mlp_dim;
+  bool has_bias, has_norms;
+  std::vector<Product> products;
+};
+const std::vector<Model> kModels = {
+    {"Qwen2.5-7B",
+     3584,
+     28,
+     4,
+     18944,
+     true,
+     false,
+     {{"qkv", 4608, 3584, false},
+      {"attention_out", 3584, 3584, true},
+      {"gate_up", 37888, 3584, false},
+      {"down", 3584, 18944, true}}},
+    {"Qwen3-30B-A3B",
+     2048,
+     32,
+     4,
+     768,
+     false,
+     true,
+     {{"qkv", 5120, 2048, false}, {"attention_out", 2048, 4096, true}}},
+};
+
+double product_us(RowOps& ops, const Product& product, int64_t rows, int num_copies) {
+  const Tensor in = random_tensor(DType::kBF16, {rows, product.in_features});
+  const Tensor out =
+      random_tensor(product.add ? DType::kF32 : DType::kBF16, {rows, product.out_features});
+  std::vector<PackedWeights> weights;  // several where one would stay in the L2 cache
+  for (int i = 0; i < num_copies; ++i) {
+    weights.emplace_back(random_tensor(DType::kBF16, {product.out_features, product.in_features}));
+  }
+  return time_us([&](int call) {
+    const PackedWeights& matrix = weights[static_cast<size_t>(call % num_copies)];
+    if (product.add) {
+      ops.matmul_add(in.view(), matrix, out.view());
+    } else {
+      ops.matmul(in.view(), matrix, out.view());
+    }
+  });
+}
+
+void prefill_products(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
+  double total_us = 0, total_flops = 0;
+  for (const Product& product : model.products) {
+    const double us = product_us(ops, product, rows, 1);
+    const double flops = 2.0 * static_cast<double>(rows * product.out_features) *
+                         static_cast<double>(product.in_features);
+    fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n",
+               fmt::format("{} {} {} rows", model.name, product.name, rows), us, flops / us / 1e6,
+               flops / us / 1e6 / rates.gemm_tflop_s);
+    total_us += us;
+    total_flops += flops;
+  }
+  fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n", "  all together", total_us,
+             total_flops / total_us / 1e6, total_flops / total_us / 1e6 / rates.gemm_tflop_s);
+}
+
+void decode_products(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
+  std::vector<Product> products = model.products;
+  products.push_back({"logits", 151936, model.dim, false});
+  for (const Product& product : products) {
+    const double bytes = 2.0 * static_cast<double>(product.out_features * product.in_features);
+    const int num_copies = std::clamp(static_cast<int>(5e8 / bytes), 1, 32);
+    show_bytes(rates, fmt::format("{} {} {} rows", model.name, product.name, rows),
+               product_us(ops, product, rows, num_copies), bytes);
+  }
+}
+
+void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
+  const auto show = [&](const char* name, double us, int64_t bytes) {
+    show_bytes(rates, fmt::format("{} {} {} rows", model.name, name, rows), us,
+               static_cast<double>(bytes));
+  };
+  const int64_t dim = model.dim, head_dim = 128, page_size = 128;
+  const Tensor residual = random_tensor(DType::kF32, {rows, dim});
+  const Tensor weight = random_tensor(DType::kF32, {dim});
+  const Tensor normed = random_tensor(DType::kBF16, {rows, dim});
+  show("norm",
+       time_us([&](int) { ops.norm(residual.view(), weight.view(), 1e-6f, 0, normed.view()); }),
+       6 * rows * dim);
+  show("add_normed",
+       time_us([&](int) { ops.add_normed(normed.view(), weight.view(), 1e-6f, residual.view()); }),
+       10 * rows * dim);
+
+  const Tensor table = random_tensor(DType::kBF16, {151936, dim});
+  std::vector<int32_t> token_values(static_cast<size_t>(rows));
+  std::mt19937 random(2);
+  for (int32_t& token : token_values) token = static_cast<int32_t>(random() % 151936);
+  const Tensor tokens(DType::kI32, {rows}, kGpu.device);
+  copy_tensor(make_view(token_values.data(), DType::kI32, {rows}), tokens.view(), kGpu);
+  show("embed",
+       time_us([&](int) { ops.embed(tokens.as<int32_t>(), table.view(), 1, residual.view()); }),
+       6 * rows * dim);
+
+  const Tensor gate_up = random_tensor(DType::kBF16, {rows, 2 * model.mlp_dim});
+  const Tensor activated = random_tensor(DType::kBF16, {rows, model.mlp_dim});
+  show("activate", time_us([&](int) {
+         ops.activate(fovea::GateFunction::kSilu, gate_up.view(), activated.view());
+       }),
+       6 * rows * model.mlp_dim);
+
+  const int64_t num_heads = model.num_q_heads + 2 * model.num_kv_heads;
+  const int64_t num_pages = (rows + page_size - 1) / page_size;
+  const Tensor qkv = random_tensor(DType::kBF16, {rows, num_heads * head_dim});
+  const Tensor bias = random_tensor(DType::kF32, {num_heads * head_dim});
+  const Tensor head_norm = random_tensor(DType::kF32, {head_dim});
+  const Tensor q = random_tensor(DType::kBF16, {rows, model.num_q_heads, head_dim});
+  const Tensor k =
+      random_tensor(DType::kBF16, {num_pages, model.num_kv_heads, page_size, head_dim});
+  const Tensor v =
+      random_tensor(DType::kBF16, {num_pages, model.num_kv_heads, page_size, head_dim});
+  std::vector<int32_t> pages(static_cast<size_t>(num_pages));
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(pages.size() - 1 - i);
+  const Tensor page_table(DType::kI32, {num_pages}, kGpu.device);
+  copy_tensor(make_view(pages.data(), DType::kI32, {num_pages}), page_table.view(), kGpu);
+  const Tensor position(DType::kI64, {1}, kGpu.device);
+  RopeTable rope_table(head_dim, 1e6, {}, kGpu.device);
+  show("rope table", time_us([&](int) { rope_table.fill(position.as<int64_t>(), rows, kGpu); }),
+       4 * rows * head_dim);
+  QkvTask task;
+  task.qkv = qkv.view();
+  if (model.has_bias) task.bias = bias.view();
+  if (model.has_norms) task.q_norm = task.k_norm = head_norm.view();
+  task.eps = 1e-6f;
+  task.table = &rope_table;
+  task.q = q.view();
+  task.k = k.view();
+  task.v = v.view();
+  task.page_table = page_table.as<int32_t>();
+  task.position = position.as<int64_t>();
+  show("finish_qkv", time_us([&](int) { ops.finish_qkv(task); }), 4 * rows * num_heads * head_dim);
+}
+
+Rates measure_rates(RowOps& ops) {
+  const Tensor from = random_tensor(DType::kBF16, {int64_t{1} << 31});
+  const Tensor to(DType::kBF16, {int64_t{1} << 31}, kGpu.device);
+  Rates rates{};
+  rates.copy_tb_s = 2.0 * static_cast<double>(from.size_bytes()) / 1e6 /
+                    time_us([&](int) { copy_tensor(from.view(), to.view(), kGpu); });
+  rates.gemm_tflop_s =
+      2.0 * 8192 * 8192 * 8192 / 1e6 / product_us(ops, {"", 8192, 8192, false}, 8192, 1);
+  fmt::print("copy {:.2f} TB/s read and written, GEMM 8192^3 {:.0f} TFLOP/s\n", rates.copy_tb_s,
+             rates.gemm_tflop_s);
+  return rates;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<int64_t> row_counts;
+    for (int i = 1; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
+    if (row_counts.empty()) row_counts = {4096, 16384};
+    const auto ops = fovea::make_row_ops(DType::kBF16, kGpu);
+    ops->begin_step(row_counts[0]);
+    const Rates rates = measure_rates(*ops);
+    for (const Model& model : kModels) {
+      for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows);
+      for (const int64_t rows : {1, 4, 8, 16}) decode_products(*ops, rates, model, rows);
+      for (const int64_t rows : {int64_t{1}, row_counts.back()}) {
+        row_operations(*ops, rates, model, rows);
+      }
+    }
+  } catch (const fovea::Error& error) {
+    fmt::print(stderr, "cuda_ops: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
