@@ -19,7 +19,6 @@
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/tokenizer/tokenizer.h"
 
@@ -166,7 +165,7 @@ void bench(const BenchOptions& options, const CLI::App& command) {
   conditions.prompt_length = options.lengths + " tokens";
   conditions.answer_length = "1 token for ttft; itl over " + std::to_string(plan.decode_tokens);
   conditions.tokens_counted = "prompt for ttft, output for itl";
-  nlohmann::json json = machine_json(resolve_num_threads(model->context()));
+  nlohmann::json json = machine_json(model->context());
   json["command"] = "bench";
   json["conditions"] = to_json(conditions);
   json["finished"] = finished;

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "fovea/base/cpu_features.h"
+#include "fovea/base/parallel.h"
+#include "fovea/tensor/device_memory.h"
 #include "fovea_version.h"
 
 namespace fovea::cli {
@@ -63,13 +65,15 @@ nlohmann::json given_options(const CLI::App& command) {
   return given;
 }
 
-nlohmann::json machine_json(int32_t num_threads) {
+nlohmann::json machine_json(const Context& context) {
   utsname system = {};
   uname(&system);
+  const std::string gpu = device_name(context.device);
   return {{"machine", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"processor", cpu_model_name()},
           {"instruction_set", instruction_set()},
-          {"num_threads", num_threads},
+          {"num_threads", resolve_num_threads(context)},
+          {"gpu", gpu.empty() ? nlohmann::json() : nlohmann::json(gpu)},
           {"memory_bytes", int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)},
           {"version", FOVEA_VERSION},
           {"commit", FOVEA_COMMIT}};
@@ -135,7 +139,9 @@ std::string to_line(const Conditions& conditions) {
       known(conditions.fraction_met));
 }
 
-std::string hardware_text(int32_t num_threads) {
+std::string hardware_text(const Context& context) {
+  if (context.device.type != DeviceType::kCpu) return device_name(context.device);
+  const int32_t num_threads = resolve_num_threads(context);
   return fmt::format("{} thread{} of {} ({})", num_threads, num_threads == 1 ? "" : "s",
                      cpu_model_name(), instruction_set());
 }

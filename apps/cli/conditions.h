@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/base/context.h"
 #include "fovea/worth/conditions.h"
 
 namespace CLI {
@@ -22,7 +23,7 @@ std::string version_text();
 nlohmann::json given_options(const CLI::App& command);
 
 /// {"machine", "processor", "instruction_set", "num_threads", "memory_bytes", "version", "commit"}.
-nlohmann::json machine_json(int32_t num_threads);
+nlohmann::json machine_json(const Context& context);
 
 /// The ten conditions of a figure. An empty string is printed as missing.
 struct Conditions {
@@ -53,6 +54,6 @@ std::vector<worth::ConditionEntry> condition_entries(const Conditions& condition
 std::string to_line(const Conditions& conditions);
 
 /// "2 threads of Intel(R) Xeon(R) ...".
-std::string hardware_text(int32_t num_threads);
+std::string hardware_text(const Context& context);
 
 }  // namespace fovea::cli

@@ -17,7 +17,6 @@
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/checked_math.h"
-#include "fovea/base/parallel.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/quality/evaluate.h"
 #include "fovea/tokenizer/tokenizer.h"
@@ -201,7 +200,7 @@ void eval(const EvalOptions& options, const CLI::App& command) {
   conditions.prompt_length = fmt::format("{} tokens", length);
   conditions.answer_length = "teacher-forced";
   conditions.tokens_counted = "prompt, for the prefill's time";
-  nlohmann::json json = machine_json(resolve_num_threads(model->context()));
+  nlohmann::json json = machine_json(model->context());
   json["command"] = "eval";
   json["conditions"] = to_json(conditions);
   json["rows"] = rows_json(rows, kinds);

@@ -19,7 +19,6 @@
 #include "apps/cli/text_io.h"
 #include "fovea/base/cpu_features.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 #include "fovea/model_io/model_file.h"
 
 namespace fovea::cli {
@@ -203,7 +202,7 @@ class KernelsRun {
 
 nlohmann::json kernels_json(const KernelsRun& run, const KernelShape& shape,
                             const Conditions& conditions) {
-  nlohmann::json json = machine_json(resolve_num_threads(run.context()));
+  nlohmann::json json = machine_json(run.context());
   json["command"] = "kernels";
   json["conditions"] = to_json(conditions);
   json["dtype"] = dtype_name(shape.dtype);
@@ -293,7 +292,7 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
   const std::string dtype(dtype_name(shape.dtype));
   Conditions conditions;
   conditions.model = options.model.empty() ? "no model, one layer of built data" : options.model;
-  conditions.hardware = hardware_text(resolve_num_threads(run.context()));
+  conditions.hardware = hardware_text(run.context());
   conditions.attention_dtype = dtype;
   conditions.kv_dtype = dtype;
   conditions.weights_dtype = "none";

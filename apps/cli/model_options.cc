@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
 #include "apps/cli/interrupt.h"
 #include "apps/cli/progress.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 
 namespace fovea::cli {
 namespace {
@@ -27,9 +27,12 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
                   "A .gguf file, a .safetensors file beside its config.json, or their folder")
       ->required()
       ->type_name("MODEL");
+  command.add_option("--device", arguments.device, "Where to compute; cuda needs a Hopper GPU")
+      ->capture_default_str()
+      ->type_name("cpu|cuda|cuda:N");
   command
       .add_option("--dtype", arguments.dtype,
-                  "Type to compute in; auto is bf16 where the processor multiplies it, else f32")
+                  "Type to compute in; auto is bf16 where the device multiplies it, else f32")
       ->capture_default_str()
       ->type_name("auto|f32|bf16");
   command
@@ -45,10 +48,23 @@ void check_num_threads(int32_t num_threads) {
                  kMost, num_threads);
 }
 
+Device parse_device(const std::string& name) {
+  if (name == "cpu") return {};
+  int32_t index = 0;
+  const bool has_index = name.starts_with("cuda:");
+  const char* end = name.data() + name.size();
+  const bool is_number = has_index && std::from_chars(name.data() + 5, end, index).ptr == end &&
+                         name.size() > 5 && index >= 0;
+  check_argument(name == "cuda" || is_number, "--device must be cpu, cuda or cuda:N, not \"{}\"",
+                 name);
+  return {DeviceType::kCuda, index};
+}
+
 std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
   check_num_threads(arguments.num_threads);
   ModelOptions options;
   options.compute = parse_compute_type(arguments.dtype);
+  options.device = parse_device(arguments.device);
   options.num_threads = arguments.num_threads;
   ProgressBar bar;
   options.progress = [&bar](double share) {
@@ -64,7 +80,7 @@ Conditions model_conditions(const Model& model, const CLI::App& command) {
   const std::string dtype(dtype_name(model.compute_dtype()));
   Conditions conditions;
   conditions.model = model.path();
-  conditions.hardware = hardware_text(resolve_num_threads(model.context()));
+  conditions.hardware = hardware_text(model.context());
   conditions.weights_dtype = dtype;
   conditions.attention_dtype = dtype;
   conditions.kv_dtype = dtype;

@@ -16,16 +16,20 @@ namespace fovea::cli {
 struct ModelArguments {
   std::string path;
   std::string dtype = "auto";
+  std::string device = "cpu";
   int32_t num_threads = 0;
 };
 
-/// Adds -m/--model, --dtype and --threads. `arguments` must outlive the parse.
+/// Adds -m/--model, --device, --dtype and --threads. `arguments` must outlive the parse.
 void add_model_options(CLI::App& command, ModelArguments& arguments);
 
 /// Throws kInvalidArgument when --threads is negative or absurd.
 void check_num_threads(int32_t num_threads);
 
-/// Throws as Model::load and check_num_threads do, kInvalidArgument on an unknown dtype.
+/// "cpu", "cuda" or "cuda:N". Throws kInvalidArgument on anything else.
+Device parse_device(const std::string& name);
+
+/// Throws as Model::load and check_num_threads do, kInvalidArgument on an unknown dtype or device.
 std::shared_ptr<const Model> load_model(const ModelArguments& arguments);
 
 /// The conditions that the model and this command's options settle; lengths are the caller's to

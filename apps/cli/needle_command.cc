@@ -19,7 +19,6 @@
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 #include "fovea/engine/generate.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/quality/needle_task.h"
@@ -230,7 +229,7 @@ void needle(NeedleOptions& options, const CLI::App& command) {
   conditions.prompt_length = fmt::format("{} tokens", options.task.length);
   conditions.answer_length = "at most 10 tokens";
   conditions.tokens_counted = "prompt, for ttft";
-  nlohmann::json json = machine_json(resolve_num_threads(model->context()));
+  nlohmann::json json = machine_json(model->context());
   json["command"] = "needle";
   json["conditions"] = to_json(conditions);
   json["rows"] = summary_rows_json(documents);

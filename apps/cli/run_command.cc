@@ -20,7 +20,6 @@
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 #include "fovea/engine/generate.h"
 #include "fovea/model_io/model_config.h"
 
@@ -103,7 +102,7 @@ std::string summary_line(const RunOptions& options, const GenerateResult& result
 nlohmann::json run_json(const RunOptions& options, const Model& model, const Prompt& prompt,
                         const GenerateResult& result, const Conditions& conditions) {
   const ModelConfig& config = model.config();
-  nlohmann::json json = machine_json(resolve_num_threads(model.context()));
+  nlohmann::json json = machine_json(model.context());
   json["command"] = "run";
   json["conditions"] = to_json(conditions);
   json["attention"] = options.attention;

@@ -22,7 +22,6 @@
 #include "apps/cli/sweep_server.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
-#include "fovea/base/parallel.h"
 
 namespace fovea::cli {
 namespace {
@@ -79,7 +78,7 @@ Outcome run_engine(const SweepOptions& options, const CLI::App& command) {
   const auto model = load_model(options.model);
   Outcome outcome;
   outcome.conditions = model_conditions(*model, command);
-  outcome.machine = machine_json(resolve_num_threads(model->context()));
+  outcome.machine = machine_json(model->context());
   outcome.kv_bytes = growing_kv_bytes_per_token(*model);
   if (std::any_of(attentions.begin(), attentions.end(),
                   [](const AttentionSettings& one) { return one.selector.has_value(); })) {
@@ -116,7 +115,7 @@ Outcome run_server(const SweepOptions& options, const CLI::App& command) {
   server.model = options.model.path;
   CompletionClient client(server, &interrupt_flag());
   Outcome outcome;
-  outcome.machine = machine_json(1);
+  outcome.machine = machine_json({});
   run_to_the_end(&outcome, [&](const SweepProgress& progress) {
     outcome.conditions.model = client.model();
     sweep_server(client, options.plan, progress, &outcome.record);

@@ -38,11 +38,11 @@ TEST(GivenOptions, LeaveOutWhatDoesNotChangeAFigure) {
 }
 
 TEST(Machine, IsNamed) {
-  const nlohmann::json json = machine_json(3);
+  const nlohmann::json json = machine_json({.num_threads = 3});
   EXPECT_EQ(json.at("num_threads"), 3);
   EXPECT_GT(json.at("memory_bytes"), 0);
   EXPECT_FALSE(json.at("processor").get<std::string>().empty());
-  EXPECT_THAT(hardware_text(1), HasSubstr("1 thread of "));
+  EXPECT_THAT(hardware_text({.num_threads = 1}), HasSubstr("1 thread of "));
 }
 
 }  // namespace

@@ -16,13 +16,14 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   check_argument(shape.num_pages > 0, "num_pages must be positive, got {}", shape.num_pages);
   for (int64_t i = 0; i < shape.num_layers; ++i) {
     Layer& layer = layers_.emplace_back();
-    layer.k =
-        Tensor(shape.dtype, {shape.num_pages, shape.num_kv_heads, shape.page_size, shape.head_dim});
-    layer.v =
-        Tensor(shape.dtype, {shape.num_pages, shape.num_kv_heads, shape.page_size, shape.head_dim});
+    for (Tensor* tensor : {&layer.k, &layer.v}) {
+      *tensor = Tensor(shape.dtype,
+                       {shape.num_pages, shape.num_kv_heads, shape.page_size, shape.head_dim},
+                       shape.device);
+    }
     if (shape.with_stats) {
       layer.stats = BlockStats(shape.dtype, shape.num_pages, shape.num_kv_heads, shape.head_dim,
-                               shape.page_size, shape.num_witnesses);
+                               shape.page_size, shape.num_witnesses, shape.device);
     }
   }
   pages_.resize(static_cast<size_t>(shape.num_pages));
@@ -39,6 +40,11 @@ int64_t KvCache::page_stats_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) bytes += layer.stats.size_bytes();
   return bytes / shape_.num_pages;
+}
+
+int64_t KvCache::growth_bytes(int64_t num_pages) const {
+  if (shape_.device.type != DeviceType::kCpu) return 0;
+  return num_pages * (page_kv_bytes() + page_stats_bytes());
 }
 
 int64_t KvCache::num_available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }

@@ -15,6 +15,7 @@
 namespace fovea {
 
 struct KvCacheShape {
+  Device device = {};
   DType dtype = DType::kBF16;
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
@@ -31,8 +32,8 @@ struct KvCacheShape {
 /// Not safe for use by two threads at once.
 class KvCache {
  public:
-  /// Throws kInvalidArgument on sizes that are not positive, kOutOfMemory as Tensor does. Pages
-  /// take memory when first written.
+  /// Throws kInvalidArgument on sizes that are not positive, kOutOfMemory as Tensor does. On the
+  /// CPU pages take memory when first written, on a GPU all at once.
   explicit KvCache(const KvCacheShape& shape);
 
   const KvCacheShape& shape() const { return shape_; }
@@ -46,6 +47,8 @@ class KvCache {
   /// Bytes of K and V, and of statistics, that one page takes in all layers.
   int64_t page_kv_bytes() const;
   int64_t page_stats_bytes() const;
+  /// Bytes of memory that the first writing of `num_pages` pages takes.
+  int64_t growth_bytes(int64_t num_pages) const;
 
   /// Pages that acquire() can still hand out.
   int64_t num_available() const;

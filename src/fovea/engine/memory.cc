@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "fovea/base/error.h"
+#include "fovea/tensor/device_memory.h"
 
 namespace fovea {
 namespace {
@@ -44,11 +45,14 @@ std::string memory_text(int64_t bytes) {
   return fmt::format("{:.0f} KiB", value / 0x1p10);
 }
 
-void check_memory(int64_t bytes, const std::string& what, const std::string& advice) {
-  const int64_t available = available_memory_bytes();
+void check_memory(int64_t bytes, const std::string& what, const std::string& advice,
+                  Device device) {
+  const bool is_cpu = device.type == DeviceType::kCpu;
+  const int64_t available = is_cpu ? available_memory_bytes() : device_memory(device).free_bytes;
   if (bytes > available) {
-    fail(ErrorCode::kOutOfMemory, "{} needs {} of memory, the machine has {} free; try {}", what,
-         memory_text(bytes), memory_text(available), advice);
+    fail(ErrorCode::kOutOfMemory, "{} needs {} of memory, {} has {} free; try {}", what,
+         memory_text(bytes), is_cpu ? "the machine" : fmt::format("GPU {}", device.index),
+         memory_text(available), advice);
   }
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "fovea/base/context.h"
+
 namespace fovea {
 
 /// Bytes that can be allocated without swapping: what the system calls available, or what the
@@ -13,8 +15,9 @@ int64_t available_memory_bytes();
 /// "1.5 GiB", "300 MiB", "12 KiB".
 std::string memory_text(int64_t bytes);
 
-/// Throws kOutOfMemory "<what> needs X of memory, the machine has Y free; try <advice>" unless
-/// `bytes` fit.
-void check_memory(int64_t bytes, const std::string& what, const std::string& advice);
+/// Throws kOutOfMemory "<what> needs X of memory, the machine (or GPU N) has Y free; try <advice>"
+/// unless `bytes` fit into the device's memory.
+void check_memory(int64_t bytes, const std::string& what, const std::string& advice,
+                  Device device = {});
 
 }  // namespace fovea

@@ -9,6 +9,7 @@
 #include "fovea/base/parallel.h"
 #include "fovea/engine/memory.h"
 #include "fovea/engine/weights.h"
+#include "fovea/tensor/device_memory.h"
 #include "fovea/tokenizer/tokenizer.h"
 #include "fovea/tokenizer/tokenizer_json.h"
 
@@ -40,7 +41,13 @@ TokenizerData gguf_tokenizer_data(const Gguf& gguf) {
   return tokenizer_data_from_gguf(fields);
 }
 
-DType resolve_compute_type(ComputeType compute) {
+DType resolve_compute_type(ComputeType compute, Device device) {
+  if (device.type == DeviceType::kCuda) {
+    if (compute == ComputeType::kF32) {
+      fail(ErrorCode::kUnsupported, "a GPU computes in bf16, not in f32; use bf16 or auto");
+    }
+    return DType::kBF16;
+  }
   if (compute == ComputeType::kF32) return DType::kF32;
   if (matmul_is_native(DType::kBF16)) return DType::kBF16;
   if (compute == ComputeType::kBF16) {
@@ -62,7 +69,9 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
   model->path_ = path;
   model->context_.num_threads = options.num_threads;
   model->context_.num_threads = resolve_num_threads(model->context_);
-  model->compute_dtype_ = resolve_compute_type(options.compute);
+  check_usable(options.device);
+  model->context_.device = options.device;
+  model->compute_dtype_ = resolve_compute_type(options.compute, options.device);
 
   ModelFile file = ModelFile::open(path);
   model->config_ = std::make_unique<ModelConfig>(file.config());
@@ -76,7 +85,8 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
                fmt::format("{} in {}", path, dtype_name(model->compute_dtype_)),
                model->compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16)
                    ? "bf16 or a smaller model"
-                   : "a smaller model");
+                   : "a smaller model",
+               options.device);
   model->weights_ = std::make_unique<Weights>(
       load_weights(std::move(file), model->compute_dtype_, model->context_, options.progress));
   return model;

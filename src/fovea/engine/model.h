@@ -16,13 +16,14 @@ class Tokenizer;     // tokenizer/tokenizer.h
 struct Weights;      // engine/weights.h
 
 enum class ComputeType {
-  kAuto,  // bf16 where the processor multiplies it (AMX-BF16, AVX512-BF16), else f32
+  kAuto,  // bf16 where the device multiplies it (AMX-BF16, AVX512-BF16, a GPU), else f32
   kF32,
   kBF16,
 };
 
 struct ModelOptions {
   ComputeType compute = ComputeType::kAuto;
+  Device device = {};       // a GPU computes in bf16
   int32_t num_threads = 0;  // 0: OMP_NUM_THREADS, or as many as there are cores
   /// Called with the share of the weights loaded, 0 ... 1, from the loading thread; may throw to
   /// stop the loading.
@@ -35,8 +36,9 @@ class Model {
   /// Loads a .gguf file, a .safetensors file beside its config.json, or a folder that holds them.
   ///
   /// Throws kInvalidFile on a file that breaks its format or holds NaN or Inf (names the tensor),
-  /// kUnsupported on an unknown architecture or tensor type, kOutOfMemory before reading the
-  /// weights when they need more memory than the machine has free ("needs X, has Y").
+  /// kUnsupported on an unknown architecture or tensor type, kDevice when there is no such GPU,
+  /// kOutOfMemory before reading the weights when they need more memory than the device has free
+  /// ("needs X, has Y").
   static std::shared_ptr<const Model> load(const std::string& path,
                                            const ModelOptions& options = {});
   ~Model();

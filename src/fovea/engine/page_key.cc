@@ -34,6 +34,7 @@ KvCacheShape kv_cache_shape(const Model& model, const AttentionSettings& attenti
                             int64_t max_len) {
   const ModelConfig& config = model.config();
   KvCacheShape shape;
+  shape.device = model.context().device;
   shape.dtype = model.compute_dtype();
   shape.num_layers = config.num_layers;
   shape.num_kv_heads = config.num_kv_heads;

@@ -15,9 +15,9 @@
 namespace fovea {
 namespace {
 
-/// Measured on two AMX cores, SmolLM2 and needle_7m: 1024 ... 8192 differ by under 3 %; larger
-/// chunks only take memory.
-constexpr int64_t kDefaultChunkSize = 4096;
+/// CPU: measured on two AMX cores, SmolLM2 and needle_7m: 1024 ... 8192 differ by under 3 %; larger
+/// chunks only take memory. GPU: experts of a mixture need many rows each.
+int64_t default_chunk_size(Device device) { return device.type == DeviceType::kCpu ? 4096 : 16384; }
 
 /// Below this many tokens rescue and dense cost the same within the noise on two AMX cores: most of
 /// a row's few blocks are forced, and selecting is not free.
@@ -93,14 +93,16 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
                  config().context_length, options.max_len);
   const int64_t block_size = selector ? selector->block_size : kDensePageSize;
   max_len = options.max_len > 0 ? options.max_len : config().context_length;
-  const int64_t asked = options.chunk_size > 0 ? options.chunk_size : kDefaultChunkSize;
+  const int64_t asked =
+      options.chunk_size > 0 ? options.chunk_size : default_chunk_size(model->context().device);
   chunk_size = ceil_div(std::min(asked, max_len), block_size) * block_size;
 
   KvCacheShape shape = kv_cache_shape(*model, options.attention, max_len);
   if (options.cache != nullptr) {
     cache = options.cache;
     const KvCacheShape& given = cache->shape();
-    check_argument(given.dtype == shape.dtype && given.num_layers == shape.num_layers &&
+    check_argument(given.device == shape.device && given.dtype == shape.dtype &&
+                       given.num_layers == shape.num_layers &&
                        given.num_kv_heads == shape.num_kv_heads && given.head_dim == shape.head_dim,
                    "the cache is of another model");
     check_argument(given.page_size == block_size, "the cache has pages of {}, the selector {}",
@@ -233,8 +235,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
   const int64_t num_cached = reuse_prefix(prompt, least_new, sparse);
   try {
     const int64_t step_bytes =
-        (ceil_div(end, page_size()) - static_cast<int64_t>(page_table.size())) *
-        (cache->page_kv_bytes() + cache->page_stats_bytes());
+        cache->growth_bytes(ceil_div(end, page_size()) - static_cast<int64_t>(page_table.size()));
     check_memory(step_bytes, fmt::format("KV of a prompt of {} tokens", end), "a shorter prompt");
     grow_pages(end);
     const int64_t max_rows = std::min(chunk_size, end - length());

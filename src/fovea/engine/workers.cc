@@ -3,6 +3,9 @@
 #include "fovea/engine/cpu_workers.h"
 #include "fovea/engine/model.h"
 #include "fovea/model_io/model_config.h"
+#ifdef FOVEA_WITH_CUDA
+#include "fovea/engine/cuda/cuda_workers.h"
+#endif
 
 namespace fovea {
 
@@ -26,7 +29,10 @@ int64_t Worker::size_bytes() const {
          activated.size_bytes();
 }
 
-std::unique_ptr<Workers> make_workers(const Model& model, int64_t) {
+std::unique_ptr<Workers> make_workers(const Model& model, [[maybe_unused]] int64_t max_rows) {
+#ifdef FOVEA_WITH_CUDA
+  if (model.context().device.type == DeviceType::kCuda) return make_cuda_workers(model, max_rows);
+#endif
   return make_cpu_workers(model);
 }
 

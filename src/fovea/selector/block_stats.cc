@@ -5,6 +5,9 @@
 #include "fovea/base/error.h"
 #include "fovea/base/parallel.h"
 #include "fovea/selector/cpu/block_stats_task.h"
+#ifdef FOVEA_WITH_CUDA
+#include "fovea/selector/cuda/block_stats_cuda.h"
+#endif
 
 namespace fovea {
 namespace {
@@ -35,21 +38,22 @@ void check_stats_tensor(const TensorView& tensor, const char* name, DType dtype,
 }  // namespace
 
 BlockStats::BlockStats(DType dtype, int64_t num_pages, int64_t num_kv_heads, int64_t head_dim,
-                       int64_t block_size, int64_t num_witnesses) {
+                       int64_t block_size, int64_t num_witnesses, Device device) {
   check_argument(dtype == DType::kF32 || dtype == DType::kBF16,
                  "block statistics must be f32 or bf16, got {}", dtype_name(dtype));
   check_argument(num_witnesses >= 0 && num_witnesses <= kMaxWitnesses,
                  "num_witnesses must be in 0 ... {}, got {}", kMaxWitnesses, num_witnesses);
   check_argument(block_size > num_witnesses, "block_size must exceed num_witnesses, got {} and {}",
                  block_size, num_witnesses);
-  centroid_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim});
-  radius_ = Tensor(DType::kF32, {num_pages, num_kv_heads});
-  v_mean_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim});
-  non_finite_ = Tensor(DType::kI32, {num_pages, num_kv_heads});
+  centroid_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim}, device);
+  radius_ = Tensor(DType::kF32, {num_pages, num_kv_heads}, device);
+  v_mean_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim}, device);
+  non_finite_ = Tensor(DType::kI32, {num_pages, num_kv_heads}, device);
   if (num_witnesses > 0) {
     witness_ = Tensor(
-        dtype, {num_pages, checked_mul(num_kv_heads, num_witnesses, "witness rows"), head_dim});
-    rest_mean_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim});
+        dtype, {num_pages, checked_mul(num_kv_heads, num_witnesses, "witness rows"), head_dim},
+        device);
+    rest_mean_ = Tensor(dtype, {num_pages, num_kv_heads, head_dim}, device);
   }
   view_ = {block_size,      centroid_.view(),  radius_.view(),     v_mean_.view(),
            witness_.view(), rest_mean_.view(), non_finite_.view(), num_witnesses};
@@ -63,9 +67,15 @@ int64_t BlockStats::size_bytes() const {
 void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int64_t end_block,
                          int64_t block_offset, const BlockStatsView& stats,
                          const Context& context) {
+#ifdef FOVEA_WITH_CUDA
+  if (context.device.type == DeviceType::kCuda) {
+    compute_block_stats_cuda(kv, seq, first_block, end_block, block_offset, stats, context);
+    return;
+  }
+#endif
   const int64_t block_size = stats.block_size;
   check_argument(context.device.type == DeviceType::kCpu,
-                 "block statistics on the CPU need a CPU context");
+                 "this build has block statistics on the CPU only");
   check_argument(kv.k.dtype == DType::kF32 || kv.k.dtype == DType::kBF16,
                  "k must be f32 or bf16, got {}", kv.k.describe());
   const int32_t rank = kv.is_paged() ? 4 : 3;

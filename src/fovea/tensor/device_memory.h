@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "fovea/base/context.h"
@@ -15,6 +16,9 @@ std::string why_unusable(Device device);
 /// Throws kDevice with that reason.
 void check_usable(Device device);
 
+/// What a GPU calls itself, for example "NVIDIA H200"; empty for the CPU.
+std::string device_name(Device device);
+
 /// Bytes of a GPU's memory: free now, and all there are.
 struct DeviceMemory {
   int64_t free_bytes = 0;
@@ -26,6 +30,9 @@ DeviceMemory device_memory(Device device);
 /// and how much is free.
 void* allocate_device_memory(int64_t bytes, Device device);
 void free_device_memory(void* data, Device device) noexcept;
+
+/// A new stream, for Context::stream; null on the CPU.
+std::shared_ptr<void> make_stream(Device device);
 
 /// Copies a dense tensor onto another of the same type and number of elements, between any two
 /// devices, in the order of the context's stream. Waits when one of them is the CPU's. Throws

@@ -16,6 +16,11 @@ void check_usable(Device device) {
   if (!reason.empty()) fail(ErrorCode::kUnsupported, "{}", reason);
 }
 
+std::string device_name(Device device) {
+  check_usable(device);
+  return {};
+}
+
 DeviceMemory device_memory(Device device) {
   check_usable(device);
   return {};
@@ -27,6 +32,11 @@ void* allocate_device_memory(int64_t, Device device) {
 }
 
 void free_device_memory(void*, Device) noexcept {}
+
+std::shared_ptr<void> make_stream(Device device) {
+  check_usable(device);
+  return nullptr;
+}
 
 void copy_tensor(const TensorView& from, const TensorView& to, const Context&) {
   check_copy(from, to);

@@ -5,12 +5,12 @@
 #include <tuple>
 #include <vector>
 
-#include "fovea/tensor/cuda/device.h"
 #include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/selector/cuda/block_facts.h"
 #include "fovea/selector/cuda/select_launch.h"
 #include "fovea/selector/selection_rules.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace fovea {
 
@@ -115,6 +115,21 @@ int64_t DeviceSelection::size_bytes() const {
     bytes += array->bytes();
   }
   return bytes;
+}
+
+void DeviceSelection::copy_lengths(int32_t* lengths, int64_t* pairs) const {
+  const cuda::DeviceScope scope(impl_->context);
+  const cudaStream_t stream = cuda::stream_of(impl_->context);
+  const BlockSelectionView& view = impl_->view;
+  const auto copy = [&](void* to, const void* from, int64_t bytes) {
+    check_cuda(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+        "copying the lengths of lists");
+  };
+  copy(lengths, view.len, view.num_q_heads * view.num_q_blocks * int64_t{sizeof(int32_t)});
+  const auto* counters = impl_->counters.as<unsigned long long>();
+  copy(pairs, counters + cuda::kForcedPairs, sizeof(int64_t));
+  copy(pairs + 1, counters + cuda::kNonFinitePairs, sizeof(int64_t));
 }
 
 void DeviceSelection::download(BlockSelection& selection) const {

@@ -31,6 +31,9 @@ class DeviceSelection {
   /// Waits for the GPU and copies lists and accounting, in (q head, query block) order. Throws
   /// kOutOfMemory naming the entries needed when lists did not fit the pool.
   void download(BlockSelection& selection) const;
+  /// Copies within the GPU, in stream order: the lengths of all lists, [num_q_heads, num_q_blocks]
+  /// of the view, and {forced pairs, non-finite pairs}.
+  void copy_lengths(int32_t* lengths, int64_t* pairs) const;
 
  private:
   friend class CudaSelector;

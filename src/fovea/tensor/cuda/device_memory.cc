@@ -17,6 +17,14 @@ void check_usable(Device device) {
   if (!reason.empty()) fail(ErrorCode::kDevice, "{}", reason);
 }
 
+std::string device_name(Device device) {
+  if (device.type == DeviceType::kCpu) return {};
+  check_usable(device);
+  cudaDeviceProp properties = {};
+  check_cuda(cudaGetDeviceProperties(&properties, device.index), "asking for a GPU's name");
+  return properties.name;
+}
+
 DeviceMemory device_memory(Device device) {
   check_usable(device);
   const cuda::DeviceScope scope({device, 0, nullptr});
@@ -38,6 +46,7 @@ void* allocate_device_memory(int64_t bytes, Device device) {
   }
   check_cuda(status, "allocating GPU memory");
   check_cuda(cudaMemset(data, 0, static_cast<size_t>(bytes)), "clearing GPU memory");
+  check_cuda(cudaDeviceSynchronize(), "clearing GPU memory");  // streams do not wait for it
   return data;
 }
 
@@ -47,6 +56,17 @@ void free_device_memory(void* data, Device device) noexcept {
   static_cast<void>(cudaSetDevice(device.index));
   static_cast<void>(cudaFree(data));
   static_cast<void>(cudaSetDevice(previous));
+}
+
+std::shared_ptr<void> make_stream(Device device) {
+  if (device.type == DeviceType::kCpu) return nullptr;
+  check_usable(device);
+  const cuda::DeviceScope scope({device, 0, nullptr});
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return {stream, [](void* made) {
+            static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(made)));
+          }};
 }
 
 void copy_tensor(const TensorView& from, const TensorView& to, const Context& context) {

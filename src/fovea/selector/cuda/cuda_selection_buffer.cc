@@ -1,0 +1,101 @@
+#include "fovea/selector/cuda/cuda_selection_buffer.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "fovea/base/error.h"
+#include "fovea/selector/cuda/cuda_selector.h"
+#include "fovea/tensor/device_memory.h"
+
+namespace fovea {
+namespace {
+
+class CudaSelectionBuffer final : public SelectionBuffer {
+ public:
+  explicit CudaSelectionBuffer(const Context& context) : context_(context) {}
+
+  const BlockSelectionView& select(const SelectorParams& params) override {
+    check_selector_params(params, context_);
+    if (const std::string reason = cuda_selector().why_unsupported(params, context_);
+        !reason.empty()) {
+      fail(ErrorCode::kUnsupported, "no selector backend can run {} on {}: {}: {}",
+           selector_method_name(params.settings.method), params.q.describe(),
+           cuda_selector().name(), reason);
+    }
+    make_room(CudaSelector::sizes_for(params, 1.0));
+    cuda_selector().run(params, context_, *selection_);
+    const BlockSelectionView& view = selection_->view();
+    if (num_taken_ == logs_.size()) logs_.emplace_back();
+    Log& log = logs_[num_taken_++];
+    log.num_q_heads = view.num_q_heads;
+    log.num_q_blocks = view.num_q_blocks;
+    const int64_t lists = view.num_q_heads * view.num_q_blocks;
+    if (log.lengths.size_bytes() < lists * dtype_bytes(DType::kI32)) {
+      log.lengths = Tensor(DType::kI32, {lists}, context_.device);
+      log.pairs = Tensor(DType::kI64, {2}, context_.device);
+    }
+    selection_->copy_lengths(log.lengths.as<int32_t>(), log.pairs.as<int64_t>());
+    return view;
+  }
+
+  std::vector<SelectionLengths> take_lengths() override {
+    std::vector<SelectionLengths> all(num_taken_);
+    for (size_t i = 0; i < num_taken_; ++i) {
+      const Log& log = logs_[i];
+      SelectionLengths& lengths = all[i];
+      lengths.num_q_heads = log.num_q_heads;
+      lengths.num_q_blocks = log.num_q_blocks;
+      const int64_t lists = log.num_q_heads * log.num_q_blocks;
+      lengths.len.resize(static_cast<size_t>(lists));
+      TensorView on_gpu = log.lengths.view();
+      on_gpu.shape[0] = lists;
+      copy_tensor(on_gpu, make_view(lengths.len.data(), DType::kI32, {lists}), context_);
+      int64_t pairs[2];
+      copy_tensor(log.pairs.view(), make_view(pairs, DType::kI64, {2}), context_);
+      lengths.forced_pairs = pairs[0];
+      lengths.non_finite_pairs = pairs[1];
+    }
+    num_taken_ = 0;
+    return all;
+  }
+
+  int64_t size_bytes() const override { return selection_ ? selection_->size_bytes() : 0; }
+
+ private:
+  /// Lengths of one selection, on the GPU.
+  struct Log {
+    int64_t num_q_heads = 0, num_q_blocks = 0;
+    Tensor lengths, pairs;
+  };
+
+  void make_room(const DeviceSelection::Sizes& needed) {
+    DeviceSelection::Sizes& has = sizes_;
+    if (selection_ && has.num_q_heads == needed.num_q_heads &&
+        has.batch_size >= needed.batch_size && has.max_q_blocks >= needed.max_q_blocks &&
+        has.max_kv_blocks >= needed.max_kv_blocks && has.pool_entries >= needed.pool_entries) {
+      return;
+    }
+    has.num_q_heads = needed.num_q_heads;
+    has.batch_size = std::max(has.batch_size, needed.batch_size);
+    has.max_q_blocks = std::max(has.max_q_blocks, needed.max_q_blocks);
+    has.max_kv_blocks = std::max(has.max_kv_blocks, needed.max_kv_blocks);
+    has.pool_entries = std::max(has.pool_entries, needed.pool_entries);
+    synchronize(context_);  // the lists in use
+    selection_.reset();
+    selection_.emplace(has, context_);
+  }
+
+  Context context_;
+  DeviceSelection::Sizes sizes_;
+  std::optional<DeviceSelection> selection_;
+  std::vector<Log> logs_;
+  size_t num_taken_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<SelectionBuffer> make_cuda_selection_buffer(const Context& context) {
+  return std::make_unique<CudaSelectionBuffer>(context);
+}
+
+}  // namespace fovea
