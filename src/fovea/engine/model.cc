@@ -81,7 +81,7 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
   check_argument(model->tokenizer_->vocab_size() <= model->config_->vocab_size,
                  "{}: the tokenizer has {} tokens, the model {}", path,
                  model->tokenizer_->vocab_size(), model->config_->vocab_size);
-  check_memory(estimate_weight_bytes(*model->config_, model->compute_dtype_),
+  check_memory(estimate_weight_bytes(*model->config_, model->compute_dtype_, options.device),
                fmt::format("{} in {}", path, dtype_name(model->compute_dtype_)),
                model->compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16)
                    ? "bf16 or a smaller model"

@@ -69,8 +69,8 @@ Transformer::Transformer(const Model& model, int64_t max_rows)
   q_ = Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
   attended_ =
       Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
-  rope_ = RopeTable(config.head_dim, config.rope_theta, config.rope_factors);
-  rope_local_ = RopeTable(config.head_dim, config.rope_theta_local, {});
+  rope_ = RopeTable(config.head_dim, config.rope_theta, config.rope_factors, device);
+  rope_local_ = RopeTable(config.head_dim, config.rope_theta_local, {}, device);
   reset_report();
 }
 
@@ -99,8 +99,10 @@ void Transformer::forward(const ForwardStep& step) {
   workers_->begin_step(num_rows_, num_rows_ > 1 || observer_ != nullptr);
   input_.set(step.tokens, step.position, step.page_table, step.prompt_len, rows_per_piece(step),
              workers_->context());
-  rope_.fill(step.position, num_rows_, workers_->context());
-  if (config.sliding_window > 0) rope_local_.fill(step.position, num_rows_, workers_->context());
+  rope_.fill(input_.position(), num_rows_, workers_->context());
+  if (config.sliding_window > 0) {
+    rope_local_.fill(input_.position(), num_rows_, workers_->context());
+  }
   workers_->lap(StepOp::kRopeTable, -1);
 
   // Between two layers' attention, rows need nothing of each other: a slab goes through the end of

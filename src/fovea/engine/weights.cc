@@ -7,6 +7,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/parallel.h"
+#include "fovea/tensor/device_memory.h"
 
 namespace fovea {
 namespace {
@@ -20,13 +21,28 @@ class Loader {
   }
 
   /// A norm or bias; empty when the model has none of that name.
-  Tensor vector(const std::string& name) {
+  Tensor vector(const std::string& name) { return on_device(vector_on_cpu(name)); }
+
+  Tensor vector_on_cpu(const std::string& name) {
     const ModelTensor* tensor = file_.find_tensor(name);
     if (tensor == nullptr) return {};
     Tensor result(DType::kF32, {tensor->shape[0]});
     file_.read_f32(*tensor, {result.as<float>(), static_cast<size_t>(tensor->shape[0])});
     advance(*tensor);
     return result;
+  }
+
+  /// `tensor` where the model computes.
+  Tensor on_device(Tensor tensor) const {
+    if (context_.device.type == DeviceType::kCpu || tensor.empty()) return tensor;
+    Tensor copy(tensor.view().dtype, {tensor.view().shape[0]}, context_.device);
+    copy_tensor(tensor.view(), copy.view(), context_);
+    return copy;
+  }
+
+  /// An empty matrix to read into.
+  PackedWeights packed(DType dtype, int64_t out_features, int64_t in_features) const {
+    return PackedWeights(dtype, out_features, in_features, context_.device);
   }
 
   /// Rows of the tensor `name` into rows [first_row, ...) of `weights`.
@@ -68,19 +84,19 @@ Tensor fused_bias(Loader& loader, const std::string& prefix, int64_t size) {
   Tensor fused;
   int64_t offset = 0;
   for (const char* name : {"q_bias", "k_bias", "v_bias"}) {
-    const Tensor part = loader.vector(prefix + name);
+    const Tensor part = loader.vector_on_cpu(prefix + name);
     if (part.view().empty()) continue;
     if (fused.view().empty()) fused = Tensor(DType::kF32, {size});
     std::copy_n(part.as<float>(), part.view().shape[0], fused.as<float>() + offset);
     offset += part.view().shape[0];
   }
-  return fused;
+  return loader.on_device(std::move(fused));
 }
 
 }  // namespace
 
 int64_t Weights::size_bytes() const {
-  int64_t bytes = output.size_bytes() + output_norm.size_bytes();
+  int64_t bytes = output.size_bytes() + output_norm.size_bytes() + token_table.size_bytes();
   for (const LayerWeights& layer : layers) {
     bytes += layer.qkv.size_bytes() + layer.attention_out.size_bytes() +
              layer.gate_up.size_bytes() + layer.down.size_bytes();
@@ -88,23 +104,24 @@ int64_t Weights::size_bytes() const {
   return bytes;
 }
 
-int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype) {
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, Device device) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
-  const int64_t layer = packed_weight_bytes(dtype, q_dim + 2 * kv_dim, config.model_dim) +
-                        packed_weight_bytes(dtype, config.model_dim, q_dim) +
-                        packed_weight_bytes(dtype, 2 * config.mlp_dim, config.model_dim) +
-                        packed_weight_bytes(dtype, config.model_dim, config.mlp_dim);
-  return checked_add(checked_mul(layer, config.num_layers, "weight bytes"),
-                     packed_weight_bytes(dtype, config.vocab_size, config.model_dim),
-                     "weight bytes");
+  const auto matrix = [&](int64_t out_features, int64_t in_features) {
+    return packed_weight_bytes(dtype, out_features, in_features, device);
+  };
+  const int64_t layer =
+      matrix(q_dim + 2 * kv_dim, config.model_dim) + matrix(config.model_dim, q_dim) +
+      matrix(2 * config.mlp_dim, config.model_dim) + matrix(config.model_dim, config.mlp_dim);
+  const bool has_table = device.type != DeviceType::kCpu && !config.tied_embeddings;
+  const int64_t ends = matrix(config.vocab_size, config.model_dim) * (has_table ? 2 : 1);
+  return checked_add(checked_mul(layer, config.num_layers, "weight bytes"), ends, "weight bytes");
 }
 
 Weights load_weights(ModelFile file, DType dtype, const Context& context,
                      const std::function<void(double)>& progress) {
   Weights weights;
   weights.file = std::make_unique<ModelFile>(std::move(file));
-  weights.embedding = std::make_unique<FileEmbedding>(*weights.file);
   const ModelConfig& config = weights.file->config();
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
@@ -114,27 +131,38 @@ Weights load_weights(ModelFile file, DType dtype, const Context& context,
     const std::string prefix = fmt::format("layers.{}.", i);
     LayerWeights& layer = weights.layers.emplace_back();
     layer.attention_norm = loader.vector(prefix + "attention_norm");
-    layer.qkv = PackedWeights(dtype, q_dim + 2 * kv_dim, config.model_dim);
+    layer.qkv = loader.packed(dtype, q_dim + 2 * kv_dim, config.model_dim);
     loader.matrix(prefix + "q", 0, layer.qkv);
     loader.matrix(prefix + "k", q_dim, layer.qkv);
     loader.matrix(prefix + "v", q_dim + kv_dim, layer.qkv);
     layer.qkv_bias = fused_bias(loader, prefix, q_dim + 2 * kv_dim);
     layer.q_norm = loader.vector(prefix + "q_norm");
     layer.k_norm = loader.vector(prefix + "k_norm");
-    layer.attention_out = PackedWeights(dtype, config.model_dim, q_dim);
+    layer.attention_out = loader.packed(dtype, config.model_dim, q_dim);
     loader.matrix(prefix + "o", 0, layer.attention_out);
     layer.post_attention_norm = loader.vector(prefix + "post_attention_norm");
     layer.mlp_norm = loader.vector(prefix + "mlp_norm");
-    layer.gate_up = PackedWeights(dtype, 2 * config.mlp_dim, config.model_dim);
+    layer.gate_up = loader.packed(dtype, 2 * config.mlp_dim, config.model_dim);
     loader.matrix(prefix + "gate", 0, layer.gate_up);
     loader.matrix(prefix + "up", config.mlp_dim, layer.gate_up);
-    layer.down = PackedWeights(dtype, config.model_dim, config.mlp_dim);
+    layer.down = loader.packed(dtype, config.model_dim, config.mlp_dim);
     loader.matrix(prefix + "down", 0, layer.down);
     layer.post_mlp_norm = loader.vector(prefix + "post_mlp_norm");
   }
   weights.output_norm = loader.vector("output_norm");
-  weights.output = PackedWeights(dtype, config.vocab_size, config.model_dim);
+  weights.output = loader.packed(dtype, config.vocab_size, config.model_dim);
   loader.matrix(config.tied_embeddings ? "token_embedding" : "output", 0, weights.output);
+  if (context.device.type == DeviceType::kCpu) {
+    weights.embedding = std::make_unique<FileEmbedding>(*weights.file);
+    return weights;
+  }
+  if (!config.tied_embeddings) {
+    weights.token_table = loader.packed(dtype, config.vocab_size, config.model_dim);
+    loader.matrix("token_embedding", 0, weights.token_table);
+  }
+  const PackedWeights& table = config.tied_embeddings ? weights.output : weights.token_table;
+  weights.embedding =
+      std::make_unique<TableEmbedding>(table.view(), static_cast<float>(config.embedding_scale));
   return weights;
 }
 

@@ -31,6 +31,7 @@ struct LayerWeights {
 
 struct Weights {
   std::unique_ptr<ModelFile> file;  // stays open: see FileEmbedding
+  PackedWeights token_table;        // [vocab_size, model_dim] of a GPU, unless `output` is it
   std::unique_ptr<Embedding> embedding;
   std::vector<LayerWeights> layers;
   Tensor output_norm;    // f32 [model_dim]
@@ -40,10 +41,11 @@ struct Weights {
 };
 
 /// Bytes that load_weights() will hold.
-int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype);
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, Device device = {});
 
-/// Reads all weights of `file` and packs them as `dtype`. `progress` is called with 0 ... 1.
-/// Throws kInvalidFile naming a tensor that holds NaN or Inf, kOutOfMemory as Tensor does.
+/// Reads all weights of `file` and packs them as `dtype` on the context's device. `progress` is
+/// called with 0 ... 1. Throws kInvalidFile naming a tensor that holds NaN or Inf, kOutOfMemory as
+/// Tensor does.
 Weights load_weights(ModelFile file, DType dtype, const Context& context,
                      const std::function<void(double)>& progress);
 
