@@ -20,7 +20,6 @@ using cases::AttentionData;
 using cases::Lists;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 void run_reference(const AttentionData& data) {
   check_attention_params(data.params(), {});
@@ -168,40 +167,6 @@ TEST_P(Cases, EveryBackendAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Attention, Cases, testing::ValuesIn(cases::attention_cases()),
                          [](const auto& param_info) { return param_info.param.name; });
-
-// NaN and Inf in keys and values, in places that full tiles, diagonal tiles, windows and lists
-// treat differently; the reference says which rows may show them.
-TEST(Attention, NonFiniteKeysAndValuesReachOnlyTheRowsThatSeeThem) {
-  const AttentionCase shapes[] = {
-      {.name = "dense", .q_lens = {300}, .kv_lens = {300}},
-      {.name = "window", .q_lens = {300}, .kv_lens = {300}, .window_left = 50},
-      {.name = "lists",
-       .q_lens = {300},
-       .kv_lens = {300},
-       .lists = Lists::kRandom,
-       .block_size = 64,
-       .density = 0.4},
-      {.name = "decode", .q_lens = {1, 4}, .kv_lens = {1500, 300}, .window_left = 120},
-  };
-  for (const AttentionCase& shape : shapes) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const float value : {kNan, kInfinity, -kInfinity}) {
-        for (const int64_t t : {3, 299}) {
-          AttentionData keys(shape, dtype, 3), values(shape, dtype, 3);
-          keys.set_key(0, t, 0, value);
-          values.set_value(0, t, 0, value);
-          const Expected expected_keys(keys), expected_values(values);
-          for (const AttentionBackend* backend : optimised_backends()) {
-            const std::string where = fmt::format("{}, {}, {}, {}, key {}", backend->name(),
-                                                  shape.name, dtype_name(dtype), value, t);
-            EXPECT_EQ(expected_keys.compare(*backend, 2), "") << where;
-            EXPECT_EQ(expected_values.compare(*backend, 2), "") << where;
-          }
-        }
-      }
-    }
-  }
-}
 
 TEST(Attention, TheSameSequenceGetsTheSameBitsWhateverItsBatchMates) {
   for (const bool is_decode : {false, true}) {

@@ -14,6 +14,7 @@ namespace fovea::cases {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::byte kPoison{0x5a};
 
 // The standard library's distributions differ between implementations; these do not.
@@ -91,6 +92,7 @@ AttentionData::AttentionData(const AttentionCase& shape, DType dtype, uint64_t s
   params_.lse = lse_.view();
   params_.lse.shape[1] = total_q;
   make_kv(shape, dtype, seed + 1);
+  write_non_finite(shape);
   if (shape.has_sinks) {
     sinks_ = Tensor(DType::kF32, {shape.num_q_heads});
     for (int64_t h = 0; h < shape.num_q_heads; ++h) sinks_.as<float>()[h] = random.normal();
@@ -159,6 +161,16 @@ void AttentionData::make_kv(const AttentionCase& shape, DType dtype, uint64_t se
           set(kv.v, v_offset + d, random.normal());
         }
       }
+    }
+  }
+}
+
+void AttentionData::write_non_finite(const AttentionCase& shape) {
+  for (const NonFinite& bad : shape.non_finite) {
+    const TensorView& view = bad.is_key ? params_.kv.k : params_.kv.v;
+    const int64_t offset = key_offset(view, 0, bad.token, 0);
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      if (bad.column < 0 || bad.column == d) set(view, offset + d, bad.value);
     }
   }
 }
@@ -309,6 +321,84 @@ bool AttentionData::is_untouched() const {
 }
 
 namespace {
+
+// NaN and Inf where full tiles, diagonal tiles, edges of windows, lists and means treat keys
+// differently. They may reach only the rows that see them.
+std::vector<AttentionCase> non_finite_cases() {
+  const AttentionCase shapes[] = {
+      {.name = "dense", .q_lens = {300}, .kv_lens = {300}},
+      {.name = "window", .q_lens = {300}, .kv_lens = {300}, .window_left = 50},
+      {.name = "lists",
+       .q_lens = {300},
+       .kv_lens = {300},
+       .lists = Lists::kRandom,
+       .block_size = 64,
+       .density = 0.4},
+      {.name = "decode", .q_lens = {1, 4}, .kv_lens = {1500, 300}, .window_left = 120},
+      {.name = "small_chunk", .q_lens = {4}, .kv_lens = {300}},
+  };
+  std::vector<AttentionCase> all;
+  for (const AttentionCase& shape : shapes) {
+    for (const auto& [name, value] :
+         {std::pair{"nan", kNan}, {"inf", kInfinity}, {"minus_inf", -kInfinity}}) {
+      for (const int64_t token : {3, 200, 299}) {
+        for (const bool is_key : {true, false}) {
+          AttentionCase c = shape;
+          c.name = fmt::format("{}_{}_{}_{}", shape.name, is_key ? "key" : "value", token, name);
+          c.non_finite = {{.value = value, .token = token, .is_key = is_key}};
+          all.push_back(std::move(c));
+        }
+      }
+    }
+  }
+  const auto add = [&](AttentionCase c) { all.push_back(std::move(c)); };
+  const std::vector<NonFinite> mixed = {{kNan, 140, false, 1},       {kInfinity, 40, false, 2},
+                                        {kInfinity, 150, false, 3},  {-kInfinity, 250, false, 3},
+                                        {-kInfinity, 299, false, 4}, {kNan, 270, true}};
+  for (const int64_t head_dim : {64, 128, 256}) {
+    add({.name = fmt::format("non_finite_{}", head_dim),
+         .q_lens = {300},
+         .kv_lens = {300},
+         .head_dim = head_dim,
+         .non_finite = mixed});
+  }
+  add({.name = "non_finite_chunk_paged_window",
+       .q_lens = {150, 20},
+       .kv_lens = {300, 90},
+       .num_q_heads = 4,
+       .window_left = 90,
+       .has_sinks = true,
+       .page_size = 64,
+       .non_finite = mixed});
+  add({.name = "non_finite_window_full",
+       .q_lens = {300},
+       .kv_lens = {300},
+       .causal = false,
+       .window_left = 64,
+       .non_finite = mixed});
+  // The window of a single row starts and ends inside tiles.
+  add({.name = "non_finite_around_decode",
+       .q_lens = {1, 1},
+       .kv_lens = {1000, 40},
+       .window_left = 400,
+       .non_finite = {{kNan, 598}, {kInfinity, 599, false, 5}}});
+  add({.name = "non_finite_lists",
+       .q_lens = {700},
+       .kv_lens = {700},
+       .lists = Lists::kRandom,
+       .non_finite = mixed});
+  // A block's mean is not finite either: it reaches the rows that see the block or its mean.
+  for (const int64_t window : {-1, 300}) {
+    add({.name = fmt::format("non_finite_means{}", window < 0 ? "" : "_window"),
+         .q_lens = {1000},
+         .kv_lens = {1000},
+         .window_left = window,
+         .lists = Lists::kNoDiagonal,
+         .has_periphery = true,
+         .non_finite = {{kNan, 300, false, 1}, {-kInfinity, 600, false, 2}}});
+  }
+  return all;
+}
 
 std::vector<AttentionCase> make_cases() {
   std::vector<AttentionCase> cases;
@@ -464,6 +554,7 @@ std::vector<AttentionCase> make_cases() {
        .block_size = 8,
        .density = 0.05,
        .has_periphery = true});
+  for (const AttentionCase& c : non_finite_cases()) add(c);
   return cases;
 }
 

@@ -18,6 +18,14 @@ enum class Lists {
   kSomeEmpty,   // as kRandom, but every third list is empty
 };
 
+/// A NaN or Inf over key or value `token` of sequence 0, KV head 0.
+struct NonFinite {
+  float value = 0;
+  int64_t token = 0;
+  bool is_key = false;
+  int64_t column = -1;  // -1: all
+};
+
 /// One call. `kv_lens` and `q_lens` have one entry per sequence.
 struct AttentionCase {
   std::string name = {};
@@ -36,6 +44,7 @@ struct AttentionCase {
   double density = 0.3;
   bool has_periphery = false;
   bool is_strided = false;  // q, k, v, out and lse are slices of wider buffers
+  std::vector<NonFinite> non_finite = {};
 };
 
 /// The case's name, for failure messages.
@@ -74,6 +83,7 @@ class AttentionData {
  private:
   void make_batch(const AttentionCase& shape);
   void make_kv(const AttentionCase& shape, DType dtype, uint64_t seed);
+  void write_non_finite(const AttentionCase& shape);
   void make_selection(const AttentionCase& shape, uint64_t seed);
   void make_periphery(const AttentionCase& shape, DType dtype);
   int64_t key_offset(const TensorView& view, int64_t s, int64_t t, int64_t h) const;

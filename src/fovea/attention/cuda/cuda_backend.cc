@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fovea/tensor/cuda/device.h"
 #include "fovea/attention/cuda/periphery.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"
@@ -14,6 +13,7 @@
 #include "fovea/attention/cuda/split_kv.h"
 #include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace fovea::cuda {
 namespace {
@@ -211,9 +211,7 @@ void pack_means(const AttentionParams& params, const PackedMeans& packed, Prefil
                           {periphery.k_mean.stride[0], periphery.k_mean.stride[1]},
                           {periphery.v_mean.stride[0], periphery.v_mean.stride[1]},
                           periphery.block_offsets};
-  p.bad_means = packed.bad_means;
-  launch_pack_means(p, source, packed, static_cast<int>(params.head_dim()),
-                    params.q.dtype == DType::kBF16, stream_of(context));
+  launch_pack_means(p, source, packed, static_cast<int>(params.head_dim()), stream_of(context));
   const int64_t rows = mean_bytes(params) / (params.head_dim() * 2);
   const auto map_of = [&](void* data) {
     const TensorView view =
@@ -265,10 +263,8 @@ class CudaAttention final : public AttentionBackend {
     constexpr int64_t kCounterBytes = Workspace::padded(2 * sizeof(int32_t));
     PackedMeans means;
     means.tile_rows = prefill_kv_tile_rows(params.head_dim());
-    const int64_t num_mean_tiles = mean_bytes(params) / (params.head_dim() * 2) / means.tile_rows;
     Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}) +
-                            2 * Workspace::padded(mean_bytes(params)) +
-                            Workspace::padded(num_mean_tiles * 4),
+                            2 * Workspace::padded(mean_bytes(params)),
                         "the query tiles and packed means of attention", context);
     PrefillParams p = make_params(params);
     p.plan.num_tiles = workspace.take<int32_t>(2);
@@ -280,7 +276,6 @@ class CudaAttention final : public AttentionBackend {
     if (params.periphery.enabled()) {
       means.k = workspace.take<uint16_t>(mean_bytes(params) / 2);
       means.v = workspace.take<uint16_t>(mean_bytes(params) / 2);
-      means.bad_means = workspace.take<int32_t>(num_mean_tiles);
       pack_means(params, means, p, maps, context);
     }
     const int64_t max_rows = num_tiles * params.num_q_heads();

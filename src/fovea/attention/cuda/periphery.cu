@@ -1,27 +1,16 @@
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/periphery.h"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 namespace {
 
 constexpr int kPackThreads = 256;
 
-/// Whether one of eight 16-bit elements is NaN or Inf: all bits of its exponent are set.
-__device__ bool has_non_finite(const uint4& eight, uint32_t exponent) {
-  const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-  bool any = false;
-#pragma unroll
-  for (const uint32_t word : words) {
-    any |= (word & exponent) == exponent || (word >> 16 & exponent) == exponent;
-  }
-  return any;
-}
-
 /// One CTA per tile of means, KV head and sequence; 16 bytes at a time.
 __global__ __launch_bounds__(kPackThreads) void pack_means_kernel(const PrefillParams params,
                                                                   const MeanSource source,
                                                                   const PackedMeans packed,
-                                                                  int head_dim, uint32_t exponent) {
+                                                                  int head_dim) {
   const auto tile = static_cast<int>(blockIdx.x);
   const auto kv_head = static_cast<int>(blockIdx.y);
   const auto seq = static_cast<int>(blockIdx.z);
@@ -29,7 +18,6 @@ __global__ __launch_bounds__(kPackThreads) void pack_means_kernel(const PrefillP
   const int64_t num_blocks = params.kv_lens[seq] / params.block_size;
   const int64_t group = int64_t{seq} * gridDim.y + kv_head;
   const int64_t first_row = group * params.max_means + int64_t{tile} * packed.tile_rows;
-  bool is_bad = false;
   for (int i = static_cast<int>(threadIdx.x); i < packed.tile_rows * chunks; i += kPackThreads) {
     const int64_t block = int64_t{tile} * packed.tile_rows + i / chunks;
     const int column = i % chunks * 8;
@@ -49,21 +37,17 @@ __global__ __launch_bounds__(kPackThreads) void pack_means_kernel(const PrefillP
     const int64_t to = (first_row + i / chunks) * chunks + i % chunks;
     static_cast<uint4*>(packed.k)[to] = k;
     static_cast<uint4*>(packed.v)[to] = v;
-    is_bad |= has_non_finite(v, exponent);
   }
-  is_bad = __syncthreads_or(is_bad);
-  if (threadIdx.x == 0) packed.bad_means[first_row / packed.tile_rows] = is_bad;
 }
 
 }  // namespace
 
 void launch_pack_means(const PrefillParams& params, const MeanSource& source,
-                       const PackedMeans& packed, int head_dim, bool is_bf16, cudaStream_t stream) {
+                       const PackedMeans& packed, int head_dim, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.max_means / packed.tile_rows),
                   static_cast<unsigned>(params.num_q_heads / params.group_size),
                   static_cast<unsigned>(params.batch_size));
-  pack_means_kernel<<<grid, kPackThreads, 0, stream>>>(params, source, packed, head_dim,
-                                                       is_bf16 ? 0x7f80u : 0x7c00u);
+  pack_means_kernel<<<grid, kPackThreads, 0, stream>>>(params, source, packed, head_dim);
   check_cuda(cudaGetLastError(), "launching pack_means_kernel");
 }
 

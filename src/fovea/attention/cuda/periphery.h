@@ -19,15 +19,14 @@ struct MeanSource {
 };
 
 /// Where they go: [batch * num_kv_heads, params.max_means, head_dim]; zeros where there is no
-/// complete block. bad_means[...] is 1 for a tile of `tile_rows` with NaN or Inf in V.
+/// complete block.
 struct PackedMeans {
   void* k = nullptr;
   void* v = nullptr;
-  int32_t* bad_means = nullptr;
   int32_t tile_rows = 0;
 };
 
 void launch_pack_means(const PrefillParams& params, const MeanSource& source,
-                       const PackedMeans& packed, int head_dim, bool is_bf16, cudaStream_t stream);
+                       const PackedMeans& packed, int head_dim, cudaStream_t stream);
 
 }  // namespace fovea::cuda

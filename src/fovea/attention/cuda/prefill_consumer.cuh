@@ -9,8 +9,9 @@
 namespace fovea::cuda {
 
 /// Named barriers of the CTA; 0 is __syncthreads.
-constexpr int kTurnBarrier = 1;   // + warpgroup: it is this one's turn to issue products
-constexpr int kStageBarrier = 3;  // + warpgroup: its O is staged
+constexpr int kTurnBarrier = 1;    // + warpgroup: it is this one's turn to issue products
+constexpr int kStageBarrier = 3;   // + warpgroup: its O is staged
+constexpr int kValuesBarrier = 5;  // both have read V, or have cleared what is not finite in it
 
 /// Softmax state of this thread's two rows, in units of raw logits.
 struct RowState {
@@ -28,8 +29,7 @@ class PrefillConsumer {
         shared_(shared),
         warpgroup_(warpgroup),
         thread_(static_cast<int>(threadIdx.x) % 128),
-        tile_row_(warpgroup * kConsumerRows + thread_ / 32 * 16 + thread_ % 32 / 4),
-        once_(ptx::evict_first_policy()) {
+        tile_row_(warpgroup * kConsumerRows + thread_ / 32 * 16 + thread_ % 32 / 4) {
     q_descriptor_ = ptx::k_major_descriptor(ptx::shared_address(shared.q) +
                                             warpgroup * kConsumerRows * ptx::kPanelRowBytes);
     k_descriptor_ = ptx::k_major_descriptor(ptx::shared_address(shared.k));
@@ -38,40 +38,10 @@ class PrefillConsumer {
 
   __device__ void run() {
     if (warpgroup_ == 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
-    clear_output();
-    ptx::mbarrier_wait(q_full(), q_slot_.parity);
-    RowInfo row = shared_.rows[q_slot_.index];
-    if (row.head < 0) return;
-    int stored_slot = -1;  // Q slot from which a store may still be reading
-    first_tile(row);
-    for (;;) {
-      walk_row(row, stored_slot);
-      if (row.walk.num_tiles == 1) release_q(stored_slot);
-      const RowInfo done = row;
-      const int done_slot = q_slot_.index;
-      if constexpr (Traits::kQSlots == 1) {
-        last_product();
-        finish_row(done, done_slot, state_);
-        release_q(done_slot);
-        q_slot_.advance();
-        ptx::mbarrier_wait(q_full(), q_slot_.parity);
-        row = shared_.rows[q_slot_.index];
-        if (row.head < 0) return;
-        state_ = RowState();
-        clear_output();
-        first_tile(row);
-      } else {
-        q_slot_.advance();
-        ptx::mbarrier_wait(q_full(), q_slot_.parity);
-        row = shared_.rows[q_slot_.index];
-        if (row.head < 0) {
-          last_product();
-          finish_row(done, done_slot, state_);
-          break;
-        }
-        next_row(row, done, done_slot);
-        stored_slot = done_slot;
-      }
+    if constexpr (Traits::kQSlots == 1) {
+      run_row_by_row();
+    } else {
+      run_as_a_stream();
     }
     if (thread_ == 0) ptx::tma_store_wait_read();
   }
@@ -86,7 +56,50 @@ class PrefillConsumer {
   static constexpr float kLn2 = 0.693147180559945f;
   static constexpr float kLog2E = 1.44269504088896f;
 
-  __device__ uint32_t q_full() const { return ptx::shared_address(&shared_.q_full[q_slot_.index]); }
+  /// With one Q slot a row is finished before the next one's Q can come.
+  __device__ void run_row_by_row() {
+    for (;;) {
+      const RowInfo row = wait_row();
+      if (row.head < 0) return;
+      state_ = RowState();
+      clear_output();
+      first_tile(row);
+      walk_row(row, -1);
+      last_product();
+      finish_row(row, q_slot_.index, state_);
+      release_q(q_slot_.index);
+      q_slot_.advance();
+    }
+  }
+
+  __device__ void run_as_a_stream() {
+    clear_output();
+    RowInfo row = wait_row();
+    if (row.head < 0) return;
+    int stored_slot = -1;  // Q slot from which a store may still be reading
+    first_tile(row);
+    for (;;) {
+      walk_row(row, stored_slot);
+      if (row.walk.num_tiles == 1) release_q(stored_slot);
+      const RowInfo done = row;
+      const int done_slot = q_slot_.index;
+      q_slot_.advance();
+      row = wait_row();
+      if (row.head < 0) {
+        last_product();
+        finish_row(done, done_slot, state_);
+        return;
+      }
+      next_row(row, done, done_slot);
+      stored_slot = done_slot;
+    }
+  }
+
+  /// Waits for the next row and its Q.
+  __device__ RowInfo wait_row() const {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.q_full[q_slot_.index]), q_slot_.parity);
+    return shared_.rows[q_slot_.index];
+  }
 
   __device__ void clear_output() {
 #pragma unroll
@@ -124,7 +137,7 @@ class PrefillConsumer {
   /// Waits for the next K tile and returns its number.
   __device__ int wait_k() {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_stage_.index]), k_stage_.parity);
-    return shared_.tile_of_stage[k_stage_.index];
+    return shared_.k_tiles[k_stage_.index];
   }
   __device__ void release_k() {
     if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_stage_.index]));
@@ -151,11 +164,10 @@ class PrefillConsumer {
     issue_qk();
     ptx::wgmma_wait<0>();
     release_k();
-    if (row.walk.num_masked_first > 0 || row.walk.num_masked_last >= row.walk.num_tiles) {
-      mask(row, tile);
-    }
+    if (row.walk.is_masked(0)) mask(row, tile);
     softmax();
     pack();
+    if (row.walk.is_masked(0)) settle_values(row, tile);
   }
 
   /// The rest of a row's tiles. Those that need a mask, and the first, whose turn it is to hand
@@ -167,8 +179,7 @@ class PrefillConsumer {
 #pragma unroll 1
     while (step < num_tiles) {
       if (step == 1 || step < row.walk.num_masked_first || step >= end_plain) {
-        const bool is_masked = step < row.walk.num_masked_first || step >= end_plain;
-        next_tile<true>(row, is_masked, step == 1 ? stored_slot : -1);
+        next_tile<true>(row, row.walk.is_masked(step), step == 1 ? stored_slot : -1);
         ++step;
       } else {
 #pragma unroll 1
@@ -190,7 +201,7 @@ class PrefillConsumer {
     release_k();
     if (kChecked && is_masked) mask(row, tile);
     softmax();
-    ptx::hold_wait(ptx::shared_address(&shared_.v_tail), state_.sum[0] + state_.sum[1]);
+    ptx::hold_wait(ptx::shared_address(&shared_.v_loaded), state_.sum[0] + state_.sum[1]);
     ptx::wgmma_wait<0>();
     release_v();
     pack();
@@ -198,6 +209,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) o_[i] *= rescale_[i / 2 % 2];
     }
+    if (kChecked && is_masked) settle_values(row, tile);
   }
 
   /// The first tile of `row` beside the last product of the row before it.
@@ -211,22 +223,88 @@ class PrefillConsumer {
     release_k();
     const RowState done_state = state_;
     state_ = RowState();
-    if (row.walk.num_masked_first > 0 || row.walk.num_masked_last >= row.walk.num_tiles) {
-      mask(row, tile);
-    }
+    if (row.walk.is_masked(0)) mask(row, tile);
     softmax();
-    ptx::hold_wait(ptx::shared_address(&shared_.v_tail), state_.sum[0] + state_.sum[1]);
+    ptx::hold_wait(ptx::shared_address(&shared_.v_loaded), state_.sum[0] + state_.sum[1]);
     ptx::wgmma_wait<0>();
     release_v();
     pack();
     finish_row(done, done_slot, done_state);
     clear_output();
+    if (row.walk.is_masked(0)) settle_values(row, tile);
   }
 
   __device__ void last_product() {
     issue_pv();
     ptx::wgmma_wait<0>();
     release_v();
+  }
+
+  /// Position of this thread's first row; the other is 8 further on. Split: of the only one.
+  __device__ int this_position(const RowInfo& row) const {
+    return Traits::kIsSplit ? row.q_tile : row.q_tile * kQTileRows + tile_row_;
+  }
+
+  // NaN and Inf in V.
+
+  /// Before the P V of a masked tile, with nothing in flight: hidden keys have weight 0, and 0 x
+  /// NaN would reach the rows that do not see it.
+  __device__ void settle_values(const RowInfo& row, int tile) {
+    if constexpr (Traits::kIsSplit) return;  // a piece is one row: inspect_values() sees to it
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_stage_.index]), v_stage_.parity);
+    if (shared_.has_non_finite[v_stage_.index] == 0) return;
+    const uint32_t v = ptx::shared_address(shared_.v[v_stage_.index]);
+    add_non_finite(row, tile, v + thread_ % 4 * 4);
+    ptx::named_barrier_sync(kValuesBarrier, 256);
+    clear_non_finite(v);
+    ptx::async_proxy_fence();
+    ptx::named_barrier_sync(kValuesBarrier, 256);
+  }
+
+  /// Adds every NaN or Inf in V to the rows that see it: whatever its weight, it is their result.
+  __device__ void add_non_finite(const RowInfo& row, int tile, uint32_t v) {
+#pragma unroll 1
+    for (int key = 0; key < Traits::kKvTileRows; ++key) {
+      const int position = this_position(row);
+      const bool is_seen[2] = {sees(row, position, tile, key), sees(row, position + 8, tile, key)};
+#pragma unroll
+      for (int chunk = 0; chunk < 8; ++chunk) {
+        const uint32_t at = v + key * ptx::kPanelRowBytes + ((chunk ^ key % 8) << 4);
+#pragma unroll
+        for (int panel = 0; panel < Traits::kPanels; ++panel) {
+          const float2 pair =
+              ptx::unpack2<Element>(ptx::load_shared(at + panel * Traits::kKvPanelBytes));
+          const float values[2] = {pair.x, pair.y};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (is_seen[i / 2] && !isfinite(values[i % 2])) {
+              o_[4 * (8 * panel + chunk) + i] += values[i % 2];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void clear_non_finite(uint32_t v) {
+#pragma unroll 1
+    for (uint32_t at = 4 * (warpgroup_ * 128 + thread_); at < Traits::kKvBytes; at += 4 * 256) {
+      const float2 pair = ptx::unpack2<Element>(ptx::load_shared(v + at));
+      ptx::store_shared(v + at, ptx::pack2<Element>(isfinite(pair.x) ? pair.x : 0.f,
+                                                    isfinite(pair.y) ? pair.y : 0.f));
+    }
+  }
+
+  /// Whether the row at `position` sees row `at` of a tile.
+  __device__ bool sees(const RowInfo& row, int position, int tile, int at) const {
+    const int first_key = params_.window_left >= 0 ? position - params_.window_left : 0;
+    if (is_mean_tile(tile)) {
+      const int block = mean_tile_number(tile) * Traits::kKvTileRows + at;
+      const uint32_t hidden = shared_.hidden_means(q_slot_.index, params_)[block / 32];
+      return (hidden >> block % 32 & 1) == 0 && block * params_.block_size >= first_key;
+    }
+    const int key = tile * Traits::kKvTileRows + at;
+    return key < row.kv_len && (!params_.causal || key <= position) && key >= first_key;
   }
 
   // Arithmetic on this thread's accumulators: s_[4 * j + 2 * r + e] is row tile_row_ + 8 * r of the
@@ -236,12 +314,12 @@ class PrefillConsumer {
   __device__ void mask(const RowInfo& row, int tile) {
     if (!Traits::kIsSplit && is_mean_tile(tile)) return mask_means(row, mean_tile_number(tile));
     const int first_key = tile * Traits::kKvTileRows + thread_ % 4 * 2;
+    const int first_position = this_position(row);
     int low[2];  // visible accumulator columns: [low, high)
     int high[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int position =
-          Traits::kIsSplit ? row.q_tile : row.q_tile * kQTileRows + tile_row_ + 8 * r;
+      const int position = first_position + (Traits::kIsSplit ? 0 : 8 * r);
       const int end = params_.causal ? min(position + 1, row.kv_len) : row.kv_len;
       high[r] = end - first_key;
       low[r] = params_.window_left >= 0 ? position - params_.window_left - first_key : -first_key;
@@ -259,10 +337,11 @@ class PrefillConsumer {
   __device__ void mask_means(const RowInfo& row, int mean_tile) {
     const int first_block = mean_tile * Traits::kKvTileRows;
     const uint32_t* hidden = shared_.hidden_means(q_slot_.index, params_) + first_block / 32;
+    const int first_position = this_position(row);
     int low[2];  // first column that the window covers whole
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int first_key = row.q_tile * kQTileRows + tile_row_ + 8 * r - params_.window_left;
+      const int first_key = first_position + 8 * r - params_.window_left;
       const bool is_cut = params_.window_left >= 0 && first_key > 0;
       low[r] = (is_cut ? (first_key + params_.block_size - 1) / params_.block_size : 0) -
                first_block - thread_ % 4 * 2;
@@ -388,7 +467,7 @@ class PrefillConsumer {
       const int first = warpgroup_ * kConsumerRows;
       for (int panel = 0; panel < Traits::kPanels; ++panel) {
         ptx::tma_store(&maps_.out, q + panel * Traits::kQPanelBytes + first * ptx::kPanelRowBytes,
-                       {panel * 64, row.first_row + first, row.head, 0}, once_);
+                       {panel * 64, row.first_row + first, row.head, 0}, ptx::evict_first_policy());
       }
       ptx::tma_store_commit();
     }
@@ -417,7 +496,6 @@ class PrefillConsumer {
   const int warpgroup_;
   const int thread_;    // in the warpgroup
   const int tile_row_;  // of the query tile: this thread's first row, the other is 8 further on
-  const uint64_t once_;
   uint64_t q_descriptor_;
   uint64_t k_descriptor_;
   uint64_t v_descriptor_;

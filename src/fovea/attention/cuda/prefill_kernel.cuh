@@ -1,11 +1,11 @@
 // Prefill attention for Hopper, dense and block-sparse: one persistent CTA per SM, 384 threads.
 //
 // Warpgroup 0 produces: its warp 0 streams K and V tiles, its warp 1 hands out rows ("row": one q
-// head of one query tile) and loads their Q. Warpgroups 1 and 2 consume, 64 query rows each. The
-// tiles of successive rows form one stream: the Q K^T of a row's first tile is issued together with
-// the P V of the previous row's last, so that short rows do not drain the pipeline. The softmax of
-// one warpgroup runs beside the products of the other (named barriers hand the tensor cores to and
-// fro) and beside its own P V.
+// head of one query tile) and loads their Q, its warp 2 looks at V where a tile is masked.
+// Warpgroups 1 and 2 consume, 64 query rows each. The tiles of successive rows form one stream: the
+// Q K^T of a row's first tile is issued together with the P V of the previous row's last, so that
+// short rows do not drain the pipeline. The softmax of one warpgroup runs beside the products of
+// the other (named barriers hand the tensor cores to and fro) and beside its own P V.
 //
 // A tile of P never goes through memory: accumulators are packed and used as the A operand. Row
 // sums are added across the quad only in the end. The maximum moves only when it would grow by more
@@ -16,10 +16,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/prefill_consumer.cuh"
+#include "fovea/attention/cuda/prefill_inspector.cuh"
 #include "fovea/attention/cuda/prefill_producer.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 
@@ -41,6 +42,7 @@ __global__ __launch_bounds__(kPrefillThreads,
     ptx::release_registers<56>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (warp == 0) load_kv<Traits>(maps, params, shared);
+    if (warp == 2) inspect_values<Traits>(params, shared);
     if (warp == 1) {
       if constexpr (Traits::kIsSplit) {
         hand_out_pieces<Traits>(maps, params, shared);

@@ -64,8 +64,7 @@ struct PrefillParams {
 
   // Periphery: packed means, see periphery.h; max_means == 0 means none.
   int32_t max_means = 0;  // of one sequence and KV head, a multiple of a KV tile's rows
-  const int32_t* bad_means = nullptr;  // [batch * num_kv_heads, max_means / KV tile rows]
-  float mean_bias = 0;  // log(block_size) / softmax_scale: a mean's weight as a logit
+  float mean_bias = 0;    // log(block_size) / softmax_scale: a mean's weight as a logit
 };
 
 }  // namespace fovea::cuda

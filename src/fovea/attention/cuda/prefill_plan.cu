@@ -1,6 +1,6 @@
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 namespace {

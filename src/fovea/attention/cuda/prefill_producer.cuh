@@ -43,34 +43,6 @@ __device__ void load_mean_tile(const CUtensorMap* map, const PrefillParams& para
   }
 }
 
-/// Rows of a V tile that may be multiplied, kKvTileRows or more when all: keys past the end may be
-/// NaN, means from the query block on only where the packing found some.
-template <typename Traits>
-__device__ int rows_to_keep(const PrefillParams& params, const RowInfo& row, int tile) {
-  if (!is_mean_tile(tile)) return row.kv_len - tile * Traits::kKvTileRows;
-  const int mean_tile = mean_tile_number(tile);
-  const int rows = means_before(params, row) - mean_tile * Traits::kKvTileRows;
-  if (rows >= Traits::kKvTileRows) return rows;
-  const bool is_bad =
-      params.bad_means[first_mean_row(params, row) / Traits::kKvTileRows + mean_tile] != 0;
-  return is_bad ? rows : Traits::kKvTileRows;
-}
-
-/// Clears rows [first_row, kKvTileRows) of a V tile: what lies past the end of the keys may be NaN,
-/// and 0 * NaN would reach every output.
-template <typename Traits>
-__device__ void clear_rows(uint32_t tile, int first_row, int lane) {
-  const int first_byte = first_row * static_cast<int>(ptx::kPanelRowBytes);
-  for (int panel = 0; panel < Traits::kPanels; ++panel) {
-    for (int byte = first_byte + 16 * lane; byte < static_cast<int>(Traits::kKvPanelBytes);
-         byte += 16 * 32) {
-      ptx::store_shared_zero16(tile + panel * Traits::kKvPanelBytes + byte);
-    }
-  }
-  ptx::async_proxy_fence();
-  __syncwarp();
-}
-
 /// Warp 0: K and V of every tile of every row.
 template <typename Traits>
 __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
@@ -79,7 +51,6 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
   const int tiles_per_block = params.block_size / Traits::kKvTileRows;
   RingPosition<Traits::kQSlots> slot;
   RingPosition<Traits::kStages> stage;  // of K and of V: they advance together
-  uint32_t tail_parity = 0;
   for (;;) {
     ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
     const RowInfo& row = shared.rows[slot.index];  // not copied: this warp has few registers
@@ -90,10 +61,9 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
     for (int step = 0; step < row.walk.num_tiles; ++step) {
       const int tile = walker.next();
       const uint32_t k_full = ptx::shared_address(&shared.k_full[stage.index]);
-      const uint32_t v_full = ptx::shared_address(&shared.v_full[stage.index]);
       ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
       if (lane == 0) {
-        shared.tile_of_stage[stage.index] = tile;
+        shared.k_tiles[stage.index] = tile;
         ptx::mbarrier_arrive_expect(k_full, Traits::kKvBytes);
         const uint32_t k_tile = ptx::shared_address(shared.k[stage.index]);
         if (is_mean_tile(tile)) {
@@ -103,23 +73,18 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
         }
       }
       ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
-      const int keys_left = rows_to_keep<Traits>(params, row, tile);
-      const bool is_tail = keys_left < Traits::kKvTileRows;
-      const uint32_t loaded = is_tail ? ptx::shared_address(&shared.v_tail) : v_full;
-      const uint32_t v_tile = ptx::shared_address(shared.v[stage.index]);
       if (lane == 0) {
+        shared.v_tiles[stage.index] = tile;
+        const uint32_t loaded = row.walk.is_masked(step)
+                                    ? ptx::shared_address(&shared.v_loaded[stage.index])
+                                    : ptx::shared_address(&shared.v_full[stage.index]);
         ptx::mbarrier_arrive_expect(loaded, Traits::kKvBytes);
+        const uint32_t v_tile = ptx::shared_address(shared.v[stage.index]);
         if (is_mean_tile(tile)) {
           load_mean_tile<Traits>(&maps.v_mean, params, row, mean_tile_number(tile), v_tile, loaded);
         } else {
           load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, v_tile, loaded);
         }
-      }
-      if (is_tail) {
-        ptx::mbarrier_wait(loaded, tail_parity);
-        tail_parity ^= 1;
-        clear_rows<Traits>(v_tile, keys_left, lane);
-        if (lane == 0) ptx::mbarrier_arrive(v_full);
       }
       stage.advance();
     }

@@ -64,8 +64,10 @@ struct PrefillShared {
   uint64_t k_empty[Traits::kStages];
   uint64_t v_full[Traits::kStages];
   uint64_t v_empty[Traits::kStages];
-  uint64_t v_tail;                         // a V tile whose end the loader must clear
-  int32_t tile_of_stage[Traits::kStages];  // KV tile that a K stage holds, for masks
+  uint64_t v_loaded[Traits::kStages];       // masked tiles: inspect_values() comes before v_full
+  int32_t has_non_finite[Traits::kStages];  // what it found in V
+  int32_t k_tiles[Traits::kStages];         // number of the tile that a K stage holds, for masks
+  int32_t v_tiles[Traits::kStages];         // V stages are handed back later than K stages
   RowInfo rows[Traits::kQSlots];
   int32_t first_entries[Traits::kQSlots][32];  // lists only: see TileWalker
   // Periphery only: hidden[kQSlots][max_means / 32] follows, a bit for each block that is not seen
@@ -78,7 +80,7 @@ struct PrefillShared {
   __device__ void init_barriers() {
     for (int i = 0; i < Traits::kQSlots; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&q_full[i]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&q_empty[i]), 2);
+      ptx::mbarrier_init(ptx::shared_address(&q_empty[i]), 3);    // consumers, inspect_values()
       ptx::mbarrier_init(ptx::shared_address(&row_full[i]), 32);  // every lane writes its entry
     }
     for (int i = 0; i < Traits::kStages; ++i) {
@@ -86,8 +88,8 @@ struct PrefillShared {
       ptx::mbarrier_init(ptx::shared_address(&k_empty[i]), 2);
       ptx::mbarrier_init(ptx::shared_address(&v_full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&v_empty[i]), 2);
+      ptx::mbarrier_init(ptx::shared_address(&v_loaded[i]), 1);
     }
-    ptx::mbarrier_init(ptx::shared_address(&v_tail), 1);
     ptx::mbarrier_init_fence();
   }
 };

@@ -18,6 +18,11 @@ struct TileWalk {
   int list_len = 0;       // entries before it that belong to the list
   MeanTileRange means;
 
+  /// Whether some row of the query tile does not see all of step `step`'s keys.
+  __device__ bool is_masked(int step) const {
+    return step < num_masked_first || step >= num_tiles - num_masked_last;
+  }
+
   /// Puts the tiles of means in front. All of them need their mask.
   __device__ void prepend_means(const MeanTileRange& range) {
     means = range;

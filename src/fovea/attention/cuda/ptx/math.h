@@ -50,6 +50,27 @@ FOVEA_DEVICE float2 unpack2<__half>(uint32_t packed) {
   return __half22float2(*reinterpret_cast<const __half2*>(&packed));
 }
 
+/// a * b + c of two 16-bit elements each.
+template <typename Element>
+FOVEA_DEVICE uint32_t multiply_add2(uint32_t a, uint32_t b, uint32_t c);
+template <>
+FOVEA_DEVICE uint32_t multiply_add2<__nv_bfloat16>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+template <>
+FOVEA_DEVICE uint32_t multiply_add2<__half>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+
+FOVEA_DEVICE uint32_t load_shared(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 FOVEA_DEVICE void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

@@ -1,0 +1,96 @@
+// The warp that keeps NaN and Inf in V away from rows that do not see them: a hidden key has weight
+// 0, but 0 x NaN would reach every row of the tile.
+#pragma once
+
+#include "fovea/attention/cuda/prefill_shared.cuh"
+#include "fovea/attention/cuda/ptx/math.h"
+#include "fovea/attention/cuda/ptx/tma.h"
+
+namespace fovea::cuda {
+
+/// Rows [begin, end) of a V tile.
+struct TileRows {
+  int begin;
+  int end;
+};
+
+/// Rows that some query row of the tile may see. What lies past the end of the keys belongs to
+/// nobody; a piece of split KV has one query row, which sees all of the others.
+template <typename Traits>
+__device__ TileRows rows_in_reach(const PrefillParams& params, const RowInfo& row, int tile) {
+  if (is_mean_tile(tile)) return {0, Traits::kKvTileRows};
+  const int first_key = tile * Traits::kKvTileRows;
+  TileRows rows{0, row.kv_len - first_key};
+  if constexpr (Traits::kIsSplit) {
+    const int position = row.q_tile;
+    if (params.causal) rows.end = min(rows.end, position + 1 - first_key);
+    if (params.window_left >= 0) rows.begin = position - params.window_left - first_key;
+  }
+  return {max(rows.begin, 0), min(rows.end, Traits::kKvTileRows)};
+}
+
+/// Clears rows of a V tile. Whole warp.
+template <typename Traits>
+__device__ void clear_rows(uint32_t tile, TileRows rows, int lane) {
+  const int end = rows.end * static_cast<int>(ptx::kPanelRowBytes);
+  for (int panel = 0; panel < Traits::kPanels; ++panel) {
+    for (int byte = rows.begin * static_cast<int>(ptx::kPanelRowBytes) + 16 * lane; byte < end;
+         byte += 16 * 32) {
+      ptx::store_shared_zero16(tile + panel * Traits::kKvPanelBytes + byte);
+    }
+  }
+}
+
+/// Whether a V tile holds a NaN or Inf. Whole warp.
+template <typename Traits>
+__device__ bool has_non_finite(const uint8_t* tile, int lane) {
+  const auto* chunks = reinterpret_cast<const uint4*>(tile);
+  uint32_t sum = 0;  // of 0 x values: 0 as long as all are finite
+#pragma unroll 4
+  for (uint32_t i = 0; i < Traits::kKvBytes / 16; i += 32) {
+    const uint4 chunk = chunks[i + lane];
+    for (const uint32_t pair : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+      sum = ptx::multiply_add2<typename Traits::Element>(pair, 0u, sum);
+    }
+  }
+  return __any_sync(~0u, sum != 0);
+}
+
+/// Warp 2: stands between load_kv() and the consumers wherever a tile is masked. Clears the V rows
+/// that no query row sees; where only some see them, tells the consumers of NaN and Inf.
+template <typename Traits>
+__device__ void inspect_values(const PrefillParams& params, PrefillShared<Traits>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  RingPosition<Traits::kQSlots> slot;
+  RingPosition<Traits::kStages> stage;
+  uint32_t parities = 0;  // a bit for each v_loaded
+  for (;;) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
+    const RowInfo row = shared.rows[slot.index];
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[slot.index]));
+    if (row.head < 0) return;
+    for (int step = 0; step < row.walk.num_tiles; ++step) {
+      if (row.walk.is_masked(step)) {
+        const int at = stage.index;
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_loaded[at]), parities >> at & 1);
+        parities ^= 1u << at;
+        const TileRows rows = rows_in_reach<Traits>(params, row, shared.v_tiles[at]);
+        const uint32_t tile = ptx::shared_address(shared.v[at]);
+        clear_rows<Traits>(tile, {0, rows.begin}, lane);
+        clear_rows<Traits>(tile, {rows.end, Traits::kKvTileRows}, lane);
+        ptx::async_proxy_fence();
+        __syncwarp();
+        if constexpr (!Traits::kIsSplit) {
+          const bool found = has_non_finite<Traits>(shared.v[at], lane);
+          if (lane == 0) shared.has_non_finite[at] = found;
+        }
+        if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.v_full[at]));
+      }
+      stage.advance();
+    }
+    slot.advance();
+  }
+}
+
+}  // namespace fovea::cuda
