@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes src/fovea/attention/cuda/ptx/wgmma.h; with --check, fails when it differs from this."""
+"""Writes src/fovea/tensor/cuda/ptx/wgmma.h; with --check, fails when it differs from this."""
 
 import argparse
 import pathlib
 import sys
 
-OUTPUT = pathlib.Path(__file__).parent.parent / "src/fovea/attention/cuda/ptx/wgmma.h"
+OUTPUT = pathlib.Path(__file__).parent.parent / "src/fovea/tensor/cuda/ptx/wgmma.h"
 
 # C++ type, PTX type, K of one instruction
 TYPES = [("__nv_bfloat16", "bf16", 16), ("__half", "f16", 16)]
@@ -25,7 +25,7 @@ HEAD = """\
 
 #include <cstdint>
 
-#include "fovea/attention/cuda/ptx/macros.h"
+#include "fovea/tensor/cuda/ptx/macros.h"
 
 namespace fovea::ptx {
 

@@ -6,7 +6,7 @@
 
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
-#include "fovea/attention/cuda/ptx/swizzle128.h"
+#include "fovea/tensor/cuda/ptx/swizzle128.h"
 
 namespace fovea::cuda {
 namespace {

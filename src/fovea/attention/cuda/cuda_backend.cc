@@ -11,9 +11,9 @@
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
 #include "fovea/attention/cuda/split_kv.h"
-#include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/tensor/cuda/device.h"
+#include "fovea/tensor/cuda/tensor_map.h"
 
 namespace fovea::cuda {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "fovea/attention/cuda/prefill_shared.cuh"
-#include "fovea/attention/cuda/ptx/math.h"
-#include "fovea/attention/cuda/ptx/tma.h"
-#include "fovea/attention/cuda/ptx/wgmma.h"
+#include "fovea/tensor/cuda/ptx/math.h"
+#include "fovea/tensor/cuda/ptx/tma.h"
+#include "fovea/tensor/cuda/ptx/wgmma.h"
 
 namespace fovea::cuda {
 

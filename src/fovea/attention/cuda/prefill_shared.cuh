@@ -4,9 +4,9 @@
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_params.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
-#include "fovea/attention/cuda/ptx/mbarrier.h"
-#include "fovea/attention/cuda/ptx/swizzle128.h"
 #include "fovea/attention/cuda/tile_walk.cuh"
+#include "fovea/tensor/cuda/ptx/mbarrier.h"
+#include "fovea/tensor/cuda/ptx/swizzle128.h"
 
 namespace fovea::cuda {
 

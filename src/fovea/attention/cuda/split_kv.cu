@@ -1,10 +1,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/attention/cuda/ptx/math.h"
 #include "fovea/attention/cuda/split_kv.cuh"
 #include "fovea/attention/cuda/split_kv.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
 namespace {

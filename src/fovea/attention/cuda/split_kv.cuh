@@ -8,7 +8,7 @@
 #pragma once
 
 #include "fovea/attention/cuda/prefill_shared.cuh"
-#include "fovea/attention/cuda/ptx/tma.h"
+#include "fovea/tensor/cuda/ptx/tma.h"
 
 namespace fovea::cuda {
 

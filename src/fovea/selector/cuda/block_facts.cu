@@ -1,9 +1,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/tensor/cuda/check.h"
-#include "fovea/attention/cuda/ptx/math.h"
 #include "fovea/selector/cuda/block_facts.h"
+#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
 namespace {

@@ -5,12 +5,12 @@
 #include <tuple>
 #include <vector>
 
-#include "fovea/attention/cuda/tensor_map.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/selector/cuda/block_facts.h"
 #include "fovea/selector/cuda/select_launch.h"
 #include "fovea/selector/selection_rules.h"
 #include "fovea/tensor/cuda/device.h"
+#include "fovea/tensor/cuda/tensor_map.h"
 
 namespace fovea {
 

@@ -2,8 +2,8 @@
 // the list of each row while the next one is being scored.
 #pragma once
 
-#include "fovea/attention/cuda/ptx/tma.h"
 #include "fovea/selector/cuda/select_shared.cuh"
+#include "fovea/tensor/cuda/ptx/tma.h"
 
 namespace fovea::cuda {
 

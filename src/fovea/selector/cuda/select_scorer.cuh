@@ -12,9 +12,9 @@
 // warpgroup learns of a new best changes what is skipped, not what is kept.
 #pragma once
 
-#include "fovea/attention/cuda/ptx/math.h"
-#include "fovea/attention/cuda/ptx/wgmma.h"
 #include "fovea/selector/cuda/select_best.cuh"
+#include "fovea/tensor/cuda/ptx/math.h"
+#include "fovea/tensor/cuda/ptx/wgmma.h"
 
 namespace fovea::cuda {
 

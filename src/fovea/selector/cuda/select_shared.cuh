@@ -1,9 +1,9 @@
 // Shared memory of the selection kernel and what its warps tell each other there.
 #pragma once
 
-#include "fovea/attention/cuda/ptx/mbarrier.h"
-#include "fovea/attention/cuda/ptx/swizzle128.h"
 #include "fovea/selector/cuda/select_launch.h"
+#include "fovea/tensor/cuda/ptx/mbarrier.h"
+#include "fovea/tensor/cuda/ptx/swizzle128.h"
 
 namespace fovea::cuda {
 

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "fovea/attention/cuda/ptx/macros.h"
+#include "fovea/tensor/cuda/ptx/macros.h"
 
 namespace fovea::ptx {
 

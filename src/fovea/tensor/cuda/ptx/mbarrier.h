@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "fovea/attention/cuda/ptx/macros.h"
+#include "fovea/tensor/cuda/ptx/macros.h"
 
 namespace fovea::ptx {
 

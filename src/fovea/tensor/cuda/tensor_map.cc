@@ -1,4 +1,4 @@
-#include "fovea/attention/cuda/tensor_map.h"
+#include "fovea/tensor/cuda/tensor_map.h"
 
 #include <cuda_runtime_api.h>
 
