@@ -21,6 +21,8 @@
 namespace {
 
 using fovea::DType;
+using fovea::ExpertWeights;
+using fovea::MoeTask;
 using fovea::PackedWeights;
 using fovea::QkvTask;
 using fovea::RopeTable;
@@ -104,6 +106,7 @@ struct Model {
   int64_t dim, num_q_heads, num_kv_heads, mlp_dim;
   bool has_bias, has_norms;
   std::vector<Product> products;
+  int64_t num_experts = 0, top_k = 0;  // experts have mlp_dim each
 };
 const std::vector<Model> kModels = {
     {"Qwen2.5-7B",
@@ -124,7 +127,9 @@ const std::vector<Model> kModels = {
      768,
      false,
      true,
-     {{"qkv", 5120, 2048, false}, {"attention_out", 2048, 4096, true}}},
+     {{"qkv", 5120, 2048, false}, {"attention_out", 2048, 4096, true}},
+     128,
+     8},
 };
 
 double product_us(RowOps& ops, const Product& product, int64_t rows, int num_copies) {
@@ -237,6 +242,41 @@ void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t
   show("finish_qkv", time_us([&](int) { ops.finish_qkv(task); }), 4 * rows * num_heads * head_dim);
 }
 
+void mixture(RowOps& ops, const Rates& rates, const Model& model,
+             const std::vector<int64_t>& row_counts) {
+  const int64_t dim = model.dim, width = model.mlp_dim;
+  const PackedWeights router(random_tensor(DType::kBF16, {model.num_experts, dim}));
+  const ExpertWeights gate_up(model.num_experts,
+                              random_tensor(DType::kBF16, {model.num_experts * 2 * width, dim}));
+  const ExpertWeights down(model.num_experts,
+                           random_tensor(DType::kBF16, {model.num_experts * dim, width}));
+  for (const int64_t rows : row_counts) {
+    // Inputs that differ, so that few rows do not find their experts in the L2 cache.
+    const int64_t num_inputs = rows <= 16 ? 64 : 1;
+    const Tensor normed = random_tensor(DType::kBF16, {num_inputs * rows, dim});
+    const Tensor residual = random_tensor(DType::kF32, {rows, dim});
+    MoeTask task;
+    task.router = &router;
+    task.gate_up = &gate_up;
+    task.down = &down;
+    task.top_k = model.top_k;
+    task.normalise = true;
+    task.residual = residual.view();
+    const double us = time_us([&](int call) {
+      task.normed = rows_of(normed.view(), call % num_inputs * rows, rows);
+      ops.moe(task);
+    });
+    const double flops = 6.0 * static_cast<double>(rows * model.top_k * width * dim);
+    const std::string name = fmt::format("{} experts {} rows", model.name, rows);
+    if (rows <= 16) {
+      show_bytes(rates, name, us, static_cast<double>(rows * model.top_k * 6 * width * dim));
+    } else {
+      fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n", name, us, flops / us / 1e6,
+                 flops / us / 1e6 / rates.gemm_tflop_s);
+    }
+  }
+}
+
 Rates measure_rates(RowOps& ops) {
   const Tensor from = random_tensor(DType::kBF16, {int64_t{1} << 31});
   const Tensor to(DType::kBF16, {int64_t{1} << 31}, kGpu.device);
@@ -263,6 +303,11 @@ int main(int argc, char** argv) {
     for (const Model& model : kModels) {
       for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows);
       for (const int64_t rows : {1, 4, 8, 16}) decode_products(*ops, rates, model, rows);
+      if (model.num_experts > 0) {
+        std::vector<int64_t> mixture_rows = {1, 8};
+        mixture_rows.insert(mixture_rows.end(), row_counts.begin(), row_counts.end());
+        mixture(*ops, rates, model, mixture_rows);
+      }
       for (const int64_t rows : {int64_t{1}, row_counts.back()}) {
         row_operations(*ops, rates, model, rows);
       }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "fovea/base/context.h"
+#include "fovea/ops/expert_weights.h"
 #include "fovea/ops/gated_activation.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/rope.h"
@@ -26,6 +27,20 @@ struct QkvTask {
   const int32_t* page_table = nullptr;
   /// Of row 0 of the table: row r sits at *position + first_row + r.
   const int64_t* position = nullptr;
+};
+
+/// A mixture of gated mlps: the router's softmax over all experts picks `top_k` for each row, equal
+/// ones by their number, and the row's sum of their outputs, weighted by what the softmax gave
+/// them, goes onto the residual stream. Source: arXiv 2101.03961.
+struct MoeTask {
+  TensorView normed;                       // compute type [rows, dim]
+  const PackedWeights* router = nullptr;   // [num_experts, dim]
+  const ExpertWeights* gate_up = nullptr;  // [2 expert_dim, dim] each, gates first
+  const ExpertWeights* down = nullptr;     // [dim, expert_dim] each
+  int64_t top_k = 0;
+  bool normalise = false;  // weights of the chosen experts sum to one
+  GateFunction function = GateFunction::kSilu;
+  TensorView residual;  // f32 [rows, dim]
 };
 
 /// One worker's operations on rows: a thread's on the CPU, which works a prompt in slabs of
@@ -68,7 +83,12 @@ class RowOps {
   /// residual += rms_norm(x) * weight; x: product type, residual: f32.
   virtual void add_normed(const TensorView& x, const TensorView& weight, float eps,
                           const TensorView& residual) = 0;
+
+  virtual void moe(const MoeTask& task) = 0;
 };
+
+/// Throws kInvalidArgument unless the task's shapes fit each other.
+void check_moe(const MoeTask& task);
 
 /// Of the context's device. Throws kDevice or kUnsupported when it cannot be used.
 std::unique_ptr<RowOps> make_row_ops(DType compute_dtype, const Context& context);

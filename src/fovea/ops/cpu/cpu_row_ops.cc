@@ -1,11 +1,15 @@
 #include "fovea/ops/cpu/cpu_row_ops.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/ops/elementwise.h"
 #include "fovea/ops/rms_norm.h"
 #include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/device_memory.h"
 #include "fovea/tensor/slices.h"
 
 namespace fovea {
@@ -23,7 +27,53 @@ TensorView page_slots(const TensorView& pages, int32_t page, int64_t first_slot,
   return part;
 }
 
+/// The experts of one row, the likeliest first, and their weights.
+struct Route {
+  std::vector<int64_t> experts;
+  std::vector<float> weights;
+};
+
+Route route_row(const float* logits, int64_t num_experts, int64_t top_k, bool normalise) {
+  Route route;
+  route.experts.resize(static_cast<size_t>(num_experts));
+  std::iota(route.experts.begin(), route.experts.end(), 0);
+  std::partial_sort(
+      route.experts.begin(), route.experts.begin() + top_k, route.experts.end(),
+      [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  const float largest = logits[route.experts[0]];
+  const auto sum_first = [&](int64_t count) {
+    float sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      sum += std::exp(logits[route.experts[static_cast<size_t>(i)]] - largest);
+    }
+    return sum;
+  };
+  const float sum = sum_first(normalise ? top_k : num_experts);
+  route.experts.resize(static_cast<size_t>(top_k));
+  for (const int64_t expert : route.experts) {
+    route.weights.push_back(std::exp(logits[expert] - largest) / sum);
+  }
+  return route;
+}
+
 }  // namespace
+
+/// Buffers of kSlabRows rows.
+struct CpuRowOps::MoeScratch {
+  MoeScratch(const MoeTask& task, int64_t rows)
+      : dim(task.router->in_features()),
+        expert_dim(task.down->in_features()),
+        logits(DType::kF32, {rows, task.router->out_features()}),
+        gathered(task.normed.dtype, {rows, dim}),
+        gate_up(DType::kF32, {rows, 2 * expert_dim}),
+        activated(task.normed.dtype, {rows, expert_dim}),
+        out(DType::kF32, {rows, dim}) {}
+  int64_t dim, expert_dim;
+  Tensor logits, gathered, gate_up, activated, out;
+};
+
+CpuRowOps::CpuRowOps(const Context& context) : context_(context) {}
+CpuRowOps::~CpuRowOps() = default;
 
 void CpuRowOps::begin_step(int64_t num_rows) {
   is_single_row_ = num_rows == 1;
@@ -111,6 +161,54 @@ void CpuRowOps::add_normed(const TensorView& x, const TensorView& weight, float 
                            const TensorView& residual) {
   rms_norm(x, weight, eps, x);
   add_rows(x, residual);
+}
+
+/// Expert after expert, each on the rows that chose it: every row adds its experts in the order of
+/// their numbers, whatever rows came with it.
+void CpuRowOps::moe(const MoeTask& task) {
+  check_moe(task);
+  const int64_t rows = task.normed.shape[0];
+  const int64_t num_experts = task.router->out_features();
+  if (rows == 0) return;
+  if (moe_ == nullptr || moe_->dim != task.router->in_features() ||
+      moe_->expert_dim != task.down->in_features() || moe_->logits.view().shape[1] != num_experts) {
+    moe_ = std::make_unique<MoeScratch>(task, kSlabRows);
+  }
+  matmul(task.normed, *task.router, rows_of(moe_->logits.view(), 0, rows));
+  struct Choice {
+    int64_t row;
+    float weight;
+  };
+  std::vector<std::vector<Choice>> choices(static_cast<size_t>(num_experts));
+  for (int64_t row = 0; row < rows; ++row) {
+    const Route route = route_row(moe_->logits.as<float>() + row * num_experts, num_experts,
+                                  task.top_k, task.normalise);
+    for (size_t i = 0; i < route.experts.size(); ++i) {
+      choices[static_cast<size_t>(route.experts[i])].push_back({row, route.weights[i]});
+    }
+  }
+  for (int64_t expert = 0; expert < num_experts; ++expert) {
+    const std::vector<Choice>& chosen = choices[static_cast<size_t>(expert)];
+    const auto count = static_cast<int64_t>(chosen.size());
+    if (count == 0) continue;
+    const TensorView gathered = rows_of(moe_->gathered.view(), 0, count);
+    const TensorView gate_up = rows_of(moe_->gate_up.view(), 0, count);
+    const TensorView activated = rows_of(moe_->activated.view(), 0, count);
+    const TensorView out = rows_of(moe_->out.view(), 0, count);
+    for (int64_t i = 0; i < count; ++i) {
+      copy_tensor(rows_of(task.normed, chosen[static_cast<size_t>(i)].row, 1),
+                  rows_of(gathered, i, 1), context_);
+    }
+    matmul(gathered, task.gate_up->expert(expert), gate_up);
+    gated_activation(task.function, gate_up, activated);
+    matmul(activated, task.down->expert(expert), out);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto [row, weight] = chosen[static_cast<size_t>(i)];
+      float* sum = task.residual.as<float>() + row * task.residual.stride[0];
+      const float* terms = out.as<float>() + i * moe_->dim;
+      for (int64_t column = 0; column < moe_->dim; ++column) sum[column] += weight * terms[column];
+    }
+  }
 }
 
 }  // namespace fovea

@@ -10,7 +10,8 @@ namespace fovea {
 /// context, in longer ones the calling thread alone.
 class CpuRowOps final : public RowOps {
  public:
-  explicit CpuRowOps(const Context& context) : context_(context) {}
+  explicit CpuRowOps(const Context& context);
+  ~CpuRowOps() override;
 
   DType product_dtype() const override { return DType::kF32; }
   void begin_step(int64_t num_rows) override;
@@ -26,13 +27,17 @@ class CpuRowOps final : public RowOps {
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override;
   void add_normed(const TensorView& x, const TensorView& weight, float eps,
                   const TensorView& residual) override;
+  void moe(const MoeTask& task) override;
 
  private:
+  struct MoeScratch;
+
   Context context_;
   bool is_single_row_ = false;
   int64_t non_finite_layer_ = -1;
   MatmulScratch scratch_;
   Tensor product_;  // f32, grows: what matmul_add() adds
+  std::unique_ptr<MoeScratch> moe_;
 };
 
 }  // namespace fovea

@@ -1,4 +1,5 @@
 // The middle of a gated mlp: a thread takes eight gates and the eight values that they open for.
+#include "fovea/ops/cuda/gate.cuh"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
 #include "fovea/tensor/cuda/check.h"
@@ -16,18 +17,6 @@ struct ActivateParams {
   uint32_t num_groups;  // of all rows
   uint32_t groups_per_row;
 };
-
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
-template <GateFunction kFunction>
-__device__ inline float gated(float gate, float up) {
-  if constexpr (kFunction == GateFunction::kSilu) {
-    return gate * sigmoid(gate) * up;
-  } else {
-    // 0.5 g (1 + tanh(u)) = g sigmoid(2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
-    return gate * sigmoid(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
-  }
-}
 
 template <GateFunction kFunction>
 __global__ __launch_bounds__(kThreads) void activate_kernel(const ActivateParams p) {

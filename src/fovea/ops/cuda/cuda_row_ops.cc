@@ -2,6 +2,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/ops/cuda/cuda_matmul.h"
+#include "fovea/ops/cuda/moe.h"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/tensor/cuda/device.h"
 #include "fovea/tensor/device_memory.h"
@@ -102,6 +103,7 @@ class CudaRowOps final : public RowOps {
   }
 
   void finish_qkv(const QkvTask& task) override;
+  void moe(const MoeTask& task) override;
 
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
     check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
@@ -175,6 +177,22 @@ void CudaRowOps::finish_qkv(const QkvTask& task) {
   if (rows == 0) return;
   const DeviceScope scope(context_);
   cuda::launch_finish_qkv(task, stream());
+}
+
+void CudaRowOps::moe(const MoeTask& task) {
+  check_moe(task);
+  const int64_t dim = task.normed.shape[1];
+  check_rows(task.normed, "normed", DType::kBF16, 2, dim, context_.device);
+  check_rows(task.residual, "residual", DType::kF32, 2, dim, context_.device);
+  check_argument(task.router->device() == context_.device &&
+                     task.gate_up->device() == context_.device &&
+                     task.down->device() == context_.device,
+                 "router, gate_up and down must be memory of GPU {}", context_.device.index);
+  if (task.router->out_features() > cuda::kMaxExperts || task.top_k > cuda::kMaxTopK) {
+    fail(ErrorCode::kUnsupported, "a GPU has up to {} experts, {} a row; got {} and {}",
+         cuda::kMaxExperts, cuda::kMaxTopK, task.router->out_features(), task.top_k);
+  }
+  cuda::run_moe(task, matmul_, context_);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "fovea/ops/reference/reference.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace fovea::reference {
@@ -73,6 +74,50 @@ std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_u
       const double activated =
           silu ? gate / (1.0 + std::exp(-gate)) : 0.5 * gate * (1.0 + std::tanh(inner));
       result.push_back(activated * up);
+    }
+  }
+  return result;
+}
+
+std::vector<double> moe(const Moe& shape, const std::vector<float>& x,
+                        const std::vector<float>& router, const std::vector<float>& gate_up,
+                        const std::vector<float>& down) {
+  const auto dim = static_cast<size_t>(shape.dim);
+  const auto num_experts = static_cast<size_t>(shape.num_experts);
+  const size_t rows = x.size() / dim;
+  const std::vector<double> logits =
+      matmul(x, router, static_cast<int64_t>(rows), shape.num_experts, shape.dim);
+  std::vector<double> result(x.size());
+  for (size_t row = 0; row < rows; ++row) {
+    const double* score = logits.data() + row * num_experts;
+    std::vector<size_t> order(num_experts);
+    for (size_t e = 0; e < num_experts; ++e) order[e] = e;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return score[a] > score[b]; });
+    const size_t top_k = static_cast<size_t>(shape.top_k);
+    double sum = 0;
+    for (size_t i = 0; i < (shape.normalise ? top_k : num_experts); ++i) {
+      sum += std::exp(score[order[i]]);
+    }
+    for (size_t i = 0; i < top_k; ++i) {
+      const auto first = [&](const std::vector<float>& all) {
+        return all.begin() + static_cast<int64_t>(order[i] * all.size() / num_experts);
+      };
+      const auto size = [&](const std::vector<float>& all) {
+        return static_cast<int64_t>(all.size() / num_experts);
+      };
+      const std::vector<float> in(x.begin() + static_cast<int64_t>(row * dim),
+                                  x.begin() + static_cast<int64_t>((row + 1) * dim));
+      const std::vector<double> product = matmul(
+          in, {first(gate_up), first(gate_up) + size(gate_up)}, 1, 2 * shape.expert_dim, shape.dim);
+      const std::vector<double> activated =
+          gated_activation(shape.silu, {product.begin(), product.end()}, 1, shape.expert_dim);
+      const std::vector<double> out =
+          matmul({activated.begin(), activated.end()}, {first(down), first(down) + size(down)}, 1,
+                 shape.dim, shape.expert_dim);
+      for (size_t j = 0; j < dim; ++j) {
+        result[row * dim + j] += std::exp(score[order[i]]) / sum * out[j];
+      }
     }
   }
   return result;

@@ -22,4 +22,15 @@ std::vector<double> rope(const std::vector<float>& x, int64_t rows, int64_t head
 std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_up, int64_t rows,
                                      int64_t mlp_dim);
 
+/// A mixture of gated mlps, to be added to the residual stream: x [rows, dim], router [experts,
+/// dim], gate_up [experts, 2 * expert_dim, dim], down [experts, dim, expert_dim]. The softmax of
+/// the router's logits weights the top_k outputs; `normalise` makes the weights sum to one.
+struct Moe {
+  int64_t dim, num_experts, expert_dim, top_k;
+  bool normalise, silu;
+};
+std::vector<double> moe(const Moe& shape, const std::vector<float>& x,
+                        const std::vector<float>& router, const std::vector<float>& gate_up,
+                        const std::vector<float>& down);
+
 }  // namespace fovea::reference

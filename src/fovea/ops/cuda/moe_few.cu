@@ -1,0 +1,96 @@
+// Experts for few rows: a warp per row, expert and output feature streams a row of weights.
+#include "fovea/ops/cuda/gate.cuh"
+#include "fovea/ops/cuda/moe.h"
+#include "fovea/ops/cuda/row_dot.cuh"
+#include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/tensor/cuda/check.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+
+struct FewParams {
+  const __nv_bfloat16* normed;
+  int64_t normed_stride;
+  const __nv_bfloat16 *gate_up, *down;
+  __nv_bfloat16* activated;  // [rows, top_k, expert_dim]
+  const int32_t* experts;
+  const float* weights;
+  int dim, expert_dim, top_k;
+  float* residual;
+  int64_t residual_stride;
+};
+
+__device__ inline int warp_feature() {
+  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+}
+
+template <GateFunction kFunction>
+__global__ __launch_bounds__(kWarps * 32) void few_gate_up_kernel(const FewParams p) {
+  const int feature = warp_feature();
+  if (feature >= p.expert_dim) return;
+  const int64_t choice = blockIdx.y;
+  const __nv_bfloat16* x = p.normed + choice / p.top_k * p.normed_stride;
+  const __nv_bfloat16* gates =
+      p.gate_up + (int64_t{p.experts[choice]} * 2 * p.expert_dim + feature) * p.dim;
+  const float gate = row_dot(gates, x, p.dim);
+  const float up = row_dot(gates + int64_t{p.expert_dim} * p.dim, x, p.dim);
+  if (threadIdx.x % 32 == 0) {
+    p.activated[choice * p.expert_dim + feature] = __float2bfloat16(gated<kFunction>(gate, up));
+  }
+}
+
+__global__ __launch_bounds__(kWarps * 32) void few_down_kernel(const FewParams p) {
+  const int feature = warp_feature();
+  if (feature >= p.dim) return;
+  const int64_t row = blockIdx.y;
+  float sum = 0;
+  for (int i = 0; i < p.top_k; ++i) {
+    const int64_t choice = row * p.top_k + i;
+    const __nv_bfloat16* weights =
+        p.down + (int64_t{p.experts[choice]} * p.dim + feature) * p.expert_dim;
+    sum += p.weights[choice] * row_dot(weights, p.activated + choice * p.expert_dim, p.expert_dim);
+  }
+  if (threadIdx.x % 32 == 0) p.residual[row * p.residual_stride + feature] += sum;
+}
+
+FewParams few_params(const MoeTask& task, const MoeRoutes& routes, const void* activated) {
+  return {.normed = task.normed.as<const __nv_bfloat16>(),
+          .normed_stride = task.normed.stride[0],
+          .gate_up = task.gate_up->view().as<const __nv_bfloat16>(),
+          .down = task.down->view().as<const __nv_bfloat16>(),
+          .activated = static_cast<__nv_bfloat16*>(const_cast<void*>(activated)),
+          .experts = routes.experts,
+          .weights = routes.weights,
+          .dim = static_cast<int>(task.normed.shape[1]),
+          .expert_dim = static_cast<int>(task.down->in_features()),
+          .top_k = static_cast<int>(routes.top_k),
+          .residual = task.residual.as<float>(),
+          .residual_stride = task.residual.stride[0]};
+}
+
+}  // namespace
+
+void launch_few_gate_up(const MoeTask& task, const MoeRoutes& routes, void* activated,
+                        cudaStream_t stream) {
+  const FewParams p = few_params(task, routes, activated);
+  const dim3 grid(blocks_for(p.expert_dim, kWarps),
+                  static_cast<unsigned>(routes.rows * routes.top_k));
+  if (task.function == GateFunction::kSilu) {
+    few_gate_up_kernel<GateFunction::kSilu><<<grid, kWarps * 32, 0, stream>>>(p);
+  } else {
+    few_gate_up_kernel<GateFunction::kGeluTanh><<<grid, kWarps * 32, 0, stream>>>(p);
+  }
+  check_cuda(cudaGetLastError(), "launching few_gate_up_kernel");
+}
+
+void launch_few_down(const MoeTask& task, const MoeRoutes& routes, const void* activated,
+                     cudaStream_t stream) {
+  const FewParams p = few_params(task, routes, activated);
+  const dim3 grid(blocks_for(p.dim, kWarps), static_cast<unsigned>(routes.rows));
+  few_down_kernel<<<grid, kWarps * 32, 0, stream>>>(p);
+  check_cuda(cudaGetLastError(), "launching few_down_kernel");
+}
+
+}  // namespace fovea::cuda

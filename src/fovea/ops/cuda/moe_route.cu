@@ -1,0 +1,188 @@
+// Which rows go to which experts, the tiles that this makes, and the copies there and back.
+#include "fovea/ops/cuda/moe.h"
+#include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/ops/cuda/vectors.cuh"
+#include "fovea/tensor/cuda/check.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kExpertsPerLane = static_cast<int>(kMaxExperts) / 32;
+
+/// Numbers order as these integers do; NaN comes last.
+__device__ inline uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  if (x != x) return 0;
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+/// A warp per row; lane l has the logits of experts l, l + 32, ...
+__global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, bool normalise,
+                                                         const MoeRoutes routes) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= routes.rows) return;
+  const auto num_experts = static_cast<int>(routes.num_experts);
+  const auto top_k = static_cast<int>(routes.top_k);
+  float logit[kExpertsPerLane];
+  float largest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kExpertsPerLane; ++i) {
+    const int expert = lane + 32 * i;
+    logit[i] = expert < num_experts ? logits[row * num_experts + expert] : -INFINITY;
+    largest = fmaxf(largest, logit[i]);
+  }
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, o));
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kExpertsPerLane; ++i) sum += expf(logit[i] - largest);
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+
+  // The best key in each round: larger logits first, equal ones by their number.
+  uint32_t taken = 0;  // bit i: expert lane + 32 i
+  float chosen_sum = 0, weight = 0;
+  int chosen = 0;
+  for (int k = 0; k < top_k; ++k) {
+    uint64_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kExpertsPerLane; ++i) {
+      const int expert = lane + 32 * i;
+      if (expert >= num_experts || (taken >> i & 1) != 0) continue;
+      const uint64_t key =
+          uint64_t{ordered(logit[i])} << 32 | static_cast<uint32_t>(kMaxExperts - expert);
+      best = max(best, key);
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) {
+      best = max(best, static_cast<uint64_t>(
+                           __shfl_xor_sync(~0u, static_cast<unsigned long long>(best), o)));
+    }
+    const int expert = static_cast<int>(kMaxExperts) - static_cast<int>(best & 0xffffffffu);
+    float mine = 0;
+#pragma unroll
+    for (int i = 0; i < kExpertsPerLane; ++i) {
+      if (expert != lane + 32 * i) continue;
+      taken |= 1u << i;
+      mine = expf(logit[i] - largest);
+    }
+    const float probability = __shfl_sync(~0u, mine, expert % 32);
+    chosen_sum += probability;
+    if (lane == k) {
+      chosen = expert;
+      weight = probability;
+    }
+  }
+  if (lane >= top_k) return;
+  const int64_t at = row * top_k + lane;
+  routes.experts[at] = chosen;
+  routes.weights[at] = weight / (normalise ? chosen_sum : sum);
+  routes.ranks[at] = atomicAdd(routes.counts + chosen, 1);
+}
+
+/// One CTA, a thread per expert.
+__global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes routes) {
+  __shared__ int32_t ends[kMaxExperts];
+  const int expert = static_cast<int>(threadIdx.x);
+  const auto num_experts = static_cast<int>(routes.num_experts);
+  const int tiles = expert < num_experts
+                        ? (routes.counts[expert] + static_cast<int>(kRowsPerTile) - 1) /
+                              static_cast<int>(kRowsPerTile)
+                        : 0;
+  ends[expert] = tiles;
+  __syncthreads();
+  for (int step = 1; step < static_cast<int>(kMaxExperts); step *= 2) {
+    const int before = expert >= step ? ends[expert - step] : 0;
+    __syncthreads();
+    ends[expert] += before;
+    __syncthreads();
+  }
+  if (expert >= num_experts) return;
+  const int first = ends[expert] - tiles;
+  routes.first_tile[expert] = first;
+  if (expert + 1 == num_experts) routes.first_tile[num_experts] = ends[expert];
+  for (int i = 0; i < tiles; ++i) routes.expert_of_tile[first + i] = expert;
+}
+
+__device__ inline int64_t slot_of(const MoeRoutes& routes, int64_t choice) {
+  return routes.first_tile[routes.experts[choice]] * kRowsPerTile + routes.ranks[choice];
+}
+
+__global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* in,
+                                                          int64_t in_stride, int dim,
+                                                          const MoeRoutes routes,
+                                                          __nv_bfloat16* out) {
+  __shared__ int64_t slots[kMaxTopK];
+  const int64_t row = blockIdx.x;
+  const auto top_k = static_cast<int>(routes.top_k);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < top_k) slots[thread] = slot_of(routes, row * top_k + thread);
+  __syncthreads();
+  for (int at = thread * 8; at < dim; at += static_cast<int>(blockDim.x) * 8) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(in + row * in_stride + at);
+    for (int k = 0; k < top_k; ++k) *reinterpret_cast<uint4*>(out + slots[k] * dim + at) = bits;
+  }
+}
+
+__global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs, int dim,
+                                                           const MoeRoutes routes, float* residual,
+                                                           int64_t residual_stride) {
+  __shared__ int64_t slots[kMaxTopK];
+  __shared__ float weights[kMaxTopK];
+  const int64_t row = blockIdx.x;
+  const auto top_k = static_cast<int>(routes.top_k);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < top_k) {
+    slots[thread] = slot_of(routes, row * top_k + thread);
+    weights[thread] = routes.weights[row * top_k + thread];
+  }
+  __syncthreads();
+  for (int at = thread * 8; at < dim; at += static_cast<int>(blockDim.x) * 8) {
+    Floats<8> sum = {};
+#pragma unroll 8
+    for (int k = 0; k < top_k; ++k) {
+      const Floats<8> x =
+          widened(__ldcs(reinterpret_cast<const uint4*>(outputs + slots[k] * dim + at)));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum.values[i] = fmaf(weights[k], x.values[i], sum.values[i]);
+    }
+    float* to = residual + row * residual_stride + at;
+    Floats<8> total = load<8>(to);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) total.values[i] += sum.values[i];
+    store(total, to);
+  }
+}
+
+}  // namespace
+
+void launch_route(const float* logits, bool normalise, const MoeRoutes& routes,
+                  cudaStream_t stream) {
+  route_kernel<<<blocks_for(routes.rows, kWarps), kThreads, 0, stream>>>(logits, normalise, routes);
+  check_cuda(cudaGetLastError(), "launching route_kernel");
+}
+
+void launch_tiles(const MoeRoutes& routes, cudaStream_t stream) {
+  tiles_kernel<<<1, kMaxExperts, 0, stream>>>(routes);
+  check_cuda(cudaGetLastError(), "launching tiles_kernel");
+}
+
+void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cudaStream_t stream) {
+  gather_kernel<<<static_cast<unsigned>(routes.rows), kThreads, 0, stream>>>(
+      in.as<const __nv_bfloat16>(), in.stride[0], static_cast<int>(in.shape[1]), routes,
+      static_cast<__nv_bfloat16*>(out));
+  check_cuda(cudaGetLastError(), "launching gather_kernel");
+}
+
+void launch_combine(const void* outputs, const MoeRoutes& routes, const TensorView& residual,
+                    cudaStream_t stream) {
+  combine_kernel<<<static_cast<unsigned>(routes.rows), kThreads, 0, stream>>>(
+      static_cast<const __nv_bfloat16*>(outputs), static_cast<int>(residual.shape[1]), routes,
+      residual.as<float>(), residual.stride[0]);
+  check_cuda(cudaGetLastError(), "launching combine_kernel");
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,36 @@
+// A warp's product of one row with one row of a matrix, bound by reading the matrix.
+#pragma once
+
+#include "fovea/ops/cuda/vectors.cuh"
+
+namespace fovea::cuda {
+
+/// Sum of weights[i] * x[i] over `size` elements, a multiple of 8; every lane gets it. The weights
+/// are read once and not kept, x comes from the L1 cache.
+__device__ inline float row_dot(const __nv_bfloat16* weights, const __nv_bfloat16* x, int size) {
+  constexpr int kLoads = 8;      // of 16 bytes, that a thread has in flight
+  constexpr int kStep = 32 * 8;  // elements that a warp reads at once
+  float sum = 0;
+  for (int first = static_cast<int>(threadIdx.x) % 32 * 8; first < size; first += kLoads * kStep) {
+    uint4 bits[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = first + i * kStep;
+      bits[i] = at < size ? __ldcs(reinterpret_cast<const uint4*>(weights + at)) : uint4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = first + i * kStep;
+      if (at >= size) break;
+      const Floats<8> w = widened(bits[i]);
+      const Floats<8> terms = load<8>(x + at);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum = fmaf(w.values[j], terms.values[j], sum);
+    }
+  }
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+  return sum;
+}
+
+}  // namespace fovea::cuda
