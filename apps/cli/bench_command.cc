@@ -137,6 +137,7 @@ BenchPlan make_plan(const BenchOptions& options, const CLI::App& command) {
 }
 
 void bench(const BenchOptions& options, const CLI::App& command) {
+  check_model_options(options.model);
   const BenchPlan plan = make_plan(options, command);
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);

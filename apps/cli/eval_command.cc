@@ -179,6 +179,7 @@ std::vector<NeedleTaskKind> parse_tasks(const std::string& text) {
 }
 
 void eval(const EvalOptions& options, const CLI::App& command) {
+  check_model_options(options.model);
   const int64_t length = parse_tokens(options.length, "--length");
   const std::vector<NeedleTaskKind> kinds = parse_tasks(options.tasks);
   const std::vector<std::string> attentions = parse_attention_list(options.attention);

@@ -1,6 +1,7 @@
 #include "apps/cli/model_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -8,6 +9,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/progress.h"
 #include "fovea/base/error.h"
+#include "fovea/engine/synthetic.h"
 
 namespace fovea::cli {
 namespace {
@@ -25,8 +27,11 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
   command
       .add_option("-m,--model", arguments.path,
                   "A .gguf file, a .safetensors file beside its config.json, or their folder")
-      ->required()
       ->type_name("MODEL");
+  command
+      .add_option("--synthetic", arguments.synthetic,
+                  "Instead of a model: random weights of a published shape, whose tokens are bytes")
+      ->type_name(fmt::format("{}", fmt::join(synthetic_names(), "|")));
   command.add_option("--device", arguments.device, "Where to compute; cuda needs a Hopper GPU")
       ->capture_default_str()
       ->type_name("cpu|cuda|cuda:N");
@@ -39,6 +44,15 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       .add_option("--threads", arguments.num_threads,
                   "CPU threads; 0 is OMP_NUM_THREADS, or one per core")
       ->capture_default_str();
+}
+
+void check_model_options(const ModelArguments& arguments) {
+  check_argument(arguments.path.empty() != arguments.synthetic.empty(),
+                 "give either --model FILE or --synthetic NAME");
+  if (!arguments.synthetic.empty()) synthetic_config(arguments.synthetic);
+  parse_device(arguments.device);
+  parse_compute_type(arguments.dtype);
+  check_num_threads(arguments.num_threads);
 }
 
 void check_num_threads(int32_t num_threads) {
@@ -61,7 +75,7 @@ Device parse_device(const std::string& name) {
 }
 
 std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
-  check_num_threads(arguments.num_threads);
+  check_model_options(arguments);
   ModelOptions options;
   options.compute = parse_compute_type(arguments.dtype);
   options.device = parse_device(arguments.device);
@@ -73,7 +87,8 @@ std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
     }
     bar.update("loading the model", static_cast<int64_t>(share * 1000), 1000);
   };
-  return Model::load(arguments.path, options);
+  return arguments.synthetic.empty() ? Model::load(arguments.path, options)
+                                     : Model::synthetic(arguments.synthetic, 0, options);
 }
 
 Conditions model_conditions(const Model& model, const CLI::App& command) {

@@ -15,13 +15,18 @@ namespace fovea::cli {
 
 struct ModelArguments {
   std::string path;
+  std::string synthetic;  // a shape, instead of a path
   std::string dtype = "auto";
   std::string device = "cpu";
   int32_t num_threads = 0;
 };
 
-/// Adds -m/--model, --device, --dtype and --threads. `arguments` must outlive the parse.
+/// Adds -m/--model, --synthetic, --device, --dtype and --threads. `arguments` must outlive the
+/// parse.
 void add_model_options(CLI::App& command, ModelArguments& arguments);
+
+/// Throws kInvalidArgument on what is wrong with them, before anything is loaded.
+void check_model_options(const ModelArguments& arguments);
 
 /// Throws kInvalidArgument when --threads is negative or absurd.
 void check_num_threads(int32_t num_threads);

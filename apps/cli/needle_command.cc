@@ -209,6 +209,7 @@ std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& m
 }
 
 void needle(NeedleOptions& options, const CLI::App& command) {
+  check_model_options(options.model);
   options.task.length = parse_tokens(options.length, "--length");
   const std::vector<std::string> attentions = parse_attention_list(options.attention);
   check_selection_options(command, attentions);

@@ -42,6 +42,7 @@ struct RunOptions {
 
 // All that can be wrong with options is found before the model is loaded.
 void check_options(const RunOptions& options, const CLI::App& command) {
+  check_model_options(options.model);
   check_selection_options(command, {options.attention});
   attention_settings(options.attention, options.knobs);
   check_sampling_settings(options.sampling);

@@ -166,14 +166,17 @@ SweepPlan make_plan(const SweepOptions& options) {
 }
 
 void check_options(const SweepOptions& options, const CLI::App& command) {
-  check_argument(options.on_server() || !options.model.path.empty(),
-                 "give -m MODEL for our engine, or --url for a server");
+  const bool has_model = !options.model.path.empty() || !options.model.synthetic.empty();
+  check_argument(options.on_server() || has_model,
+                 "give --model FILE for our engine, or --url for a server");
+  if (!options.on_server()) check_model_options(options.model);
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0) continue;
     const std::string name = option->get_name();
     const bool of_server = option->get_group() == kServerGroup;
     const bool of_engine = option->get_group() == "Selection" || name == "--attention" ||
-                           name == "--dtype" || name == "--threads";
+                           name == "--dtype" || name == "--threads" || name == "--device" ||
+                           name == "--synthetic";
     check_argument(!of_server || options.on_server(), "{} is about a server: give --url", name);
     check_argument(!of_engine || !options.on_server(),
                    "{} is about our engine, --url about a server", name);
@@ -245,9 +248,7 @@ void add_sweep_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "sweep", "Time ttft and itl against length, with fits; ours or a server's");
   add_model_options(*command, options->model);
-  CLI::Option* model = command->get_option("--model");
-  model->required(false);
-  model->description(
+  command->get_option("--model")->description(
       "A .gguf file, a .safetensors file beside its config.json, or their folder; with --url the "
       "server's name for its model");
   SweepPlan& plan = options->plan;

@@ -54,7 +54,7 @@ class BrokenModelTest : public testing::Test {
 
 TEST(Mistake, CommandLine) {
   expect_mistake({"frobnicate"}, "unknown command \"frobnicate\"");
-  expect_mistake({"run"}, "--model is required");
+  expect_mistake({"run"}, "give either --model FILE or --synthetic NAME");
   expect_mistake(run_with({"-p", "x", "--frob"}), "--frob");
   expect_mistake({"--frob"}, "unknown option \"--frob\"");
 }

@@ -8,6 +8,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/parallel.h"
 #include "fovea/engine/memory.h"
+#include "fovea/engine/synthetic.h"
 #include "fovea/engine/weights.h"
 #include "fovea/tensor/device_memory.h"
 #include "fovea/tokenizer/tokenizer.h"
@@ -62,17 +63,29 @@ DType resolve_compute_type(ComputeType compute, Device device) {
 Model::Model() = default;
 Model::~Model() = default;
 
-std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOptions& options) {
+/// A model of which only device and type are settled.
+std::shared_ptr<Model> Model::prepare(const std::string& path, const ModelOptions& options) {
+  check_usable(options.device);
   check_argument(options.num_threads >= 0, "num_threads must not be negative, got {}",
                  options.num_threads);
   std::shared_ptr<Model> model(new Model());
   model->path_ = path;
+  model->context_.device = options.device;
   model->context_.num_threads = options.num_threads;
   model->context_.num_threads = resolve_num_threads(model->context_);
-  check_usable(options.device);
-  model->context_.device = options.device;
   model->compute_dtype_ = resolve_compute_type(options.compute, options.device);
+  return model;
+}
 
+void Model::check_room() const {
+  const bool is_wide = compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16);
+  check_memory(estimate_weight_bytes(*config_, compute_dtype_, context_.device),
+               fmt::format("{} in {}", path_, dtype_name(compute_dtype_)),
+               is_wide ? "bf16 or a smaller model" : "a smaller model", context_.device);
+}
+
+std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOptions& options) {
+  const std::shared_ptr<Model> model = prepare(path, options);
   ModelFile file = ModelFile::open(path);
   model->config_ = std::make_unique<ModelConfig>(file.config());
   model->tokenizer_ =
@@ -81,14 +94,21 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
   check_argument(model->tokenizer_->vocab_size() <= model->config_->vocab_size,
                  "{}: the tokenizer has {} tokens, the model {}", path,
                  model->tokenizer_->vocab_size(), model->config_->vocab_size);
-  check_memory(estimate_weight_bytes(*model->config_, model->compute_dtype_, options.device),
-               fmt::format("{} in {}", path, dtype_name(model->compute_dtype_)),
-               model->compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16)
-                   ? "bf16 or a smaller model"
-                   : "a smaller model",
-               options.device);
+  model->check_room();
   model->weights_ = std::make_unique<Weights>(
       load_weights(std::move(file), model->compute_dtype_, model->context_, options.progress));
+  return model;
+}
+
+std::shared_ptr<const Model> Model::synthetic(const std::string& name, uint64_t seed,
+                                              const ModelOptions& options) {
+  const ModelConfig config = synthetic_config(name);
+  const std::shared_ptr<Model> model = prepare("synthetic " + name, options);
+  model->config_ = std::make_unique<ModelConfig>(config);
+  model->tokenizer_ = std::make_unique<Tokenizer>(byte_tokenizer_data());
+  model->check_room();
+  model->weights_ = std::make_unique<Weights>(make_synthetic_weights(
+      config, model->compute_dtype_, model->context_, seed, options.progress));
   return model;
 }
 

@@ -41,6 +41,10 @@ class Model {
   /// ("needs X, has Y").
   static std::shared_ptr<const Model> load(const std::string& path,
                                            const ModelOptions& options = {});
+  /// A model of a published shape with random weights from `seed`, see engine/synthetic.h; its
+  /// tokens are bytes. Throws kInvalidArgument on an unknown name, else as load().
+  static std::shared_ptr<const Model> synthetic(const std::string& name, uint64_t seed = 0,
+                                                const ModelOptions& options = {});
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -48,6 +52,7 @@ class Model {
   const ModelConfig& config() const { return *config_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Weights& weights() const { return *weights_; }
+  /// As given to load(), or "synthetic NAME".
   const std::string& path() const { return path_; }
   /// Type of activations, weights and KV: f32 or bf16.
   DType compute_dtype() const { return compute_dtype_; }
@@ -59,6 +64,9 @@ class Model {
 
  private:
   Model();
+  static std::shared_ptr<Model> prepare(const std::string& path, const ModelOptions& options);
+  void check_room() const;
+
   std::string path_;
   std::unique_ptr<ModelConfig> config_;
   std::unique_ptr<Tokenizer> tokenizer_;

@@ -7,6 +7,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/parallel.h"
+#include "fovea/tensor/bfloat16.h"
 #include "fovea/tensor/device_memory.h"
 
 namespace fovea {
@@ -30,6 +31,23 @@ class Loader {
     file_.read_f32(*tensor, {result.as<float>(), static_cast<size_t>(tensor->shape[0])});
     advance(*tensor);
     return result;
+  }
+
+  /// A bf16 matrix whose rows are looked up.
+  Tensor table(const std::string& name) {
+    const ModelTensor& tensor = file_.tensor(name);
+    const int64_t columns = tensor.shape[1];
+    const Tensor here(DType::kBF16, {tensor.shape[0], columns});
+    parallel_for(context_, tensor.shape[0], [&](int64_t row, int32_t) {
+      std::vector<float> values(static_cast<size_t>(columns));
+      file_.read_rows(tensor, row, 1, values);
+      std::transform(values.begin(), values.end(), here.as<BFloat16>() + row * columns,
+                     to_bfloat16);
+    });
+    Tensor there(DType::kBF16, {tensor.shape[0], columns}, context_.device);
+    copy_tensor(here.view(), there.view(), context_);
+    advance(tensor);
+    return there;
   }
 
   /// `tensor` where the model computes.
@@ -156,13 +174,10 @@ Weights load_weights(ModelFile file, DType dtype, const Context& context,
     weights.embedding = std::make_unique<FileEmbedding>(*weights.file);
     return weights;
   }
-  if (!config.tied_embeddings) {
-    weights.token_table = loader.packed(dtype, config.vocab_size, config.model_dim);
-    loader.matrix("token_embedding", 0, weights.token_table);
-  }
-  const PackedWeights& table = config.tied_embeddings ? weights.output : weights.token_table;
-  weights.embedding =
-      std::make_unique<TableEmbedding>(table.view(), static_cast<float>(config.embedding_scale));
+  if (!config.tied_embeddings) weights.token_table = loader.table("token_embedding");
+  weights.embedding = std::make_unique<TableEmbedding>(
+      config.tied_embeddings ? weights.output.view() : weights.token_table.view(),
+      static_cast<float>(config.embedding_scale));
   return weights;
 }
 

@@ -31,7 +31,7 @@ struct LayerWeights {
 
 struct Weights {
   std::unique_ptr<ModelFile> file;  // stays open: see FileEmbedding
-  PackedWeights token_table;        // [vocab_size, model_dim] of a GPU, unless `output` is it
+  Tensor token_table;  // [vocab_size, model_dim], where `embedding` reads neither file nor `output`
   std::unique_ptr<Embedding> embedding;
   std::vector<LayerWeights> layers;
   Tensor output_norm;    // f32 [model_dim]
