@@ -547,6 +547,17 @@ std::vector<AttentionCase> make_cases() {
          .page_size = 64,
          .lists = Lists::kSomeEmpty});
   }
+  for (const int64_t block_size : {16, 1024}) {  // blocks far shorter and longer than a split
+    add({.name = fmt::format("lists_decode_blocks_of_{}", block_size),
+         .q_lens = {2, 1},
+         .kv_lens = {3000, 1025},
+         .num_q_heads = 8,
+         .num_kv_heads = 2,
+         .page_size = 16,
+         .lists = Lists::kRandom,
+         .block_size = block_size,
+         .density = 0.5});
+  }
   add({.name = "many_means",
        .q_lens = {64},
        .kv_lens = {2600},

@@ -120,6 +120,32 @@ TEST_P(ScoresTest, EveryBackendFollowsTheReference) {
   EXPECT_LT(selection.density(), 0.9);  // a case that keeps everything would show nothing
 }
 
+// The query of a decode step, in the middle of a block or at its start; there it is also the last
+// row of a prompt that is read at once, and must get the same list.
+TEST_P(ScoresTest, ASingleRowFollowsTheReferenceWhateverComesWithIt) {
+  SelectorSettings settings;
+  CaseShape shape;
+  std::tie(settings.method, settings.aggregation, settings.density, shape.dtype, shape.head_dim) =
+      GetParam();
+  for (const int64_t row : {0, 5}) {
+    const Prompt prompt = make_prompt(shape, 37 * shape.block_size + row + 1, 29);
+    WholePrompt whole(shape, prompt, settings);
+    Call step(whole.pages, {&prompt}, {1}, settings);
+    for (const SelectorBackend* backend : cpu_selectors()) {
+      if (!backend->why_unsupported(step.params, {}).empty()) continue;
+      SCOPED_TRACE(std::string(backend->name()));
+      expect_like_reference(step.params, *backend);
+      if (row != 0) continue;
+      BlockSelection of_step, of_whole;
+      backend->run(step.params, {}, of_step);
+      backend->run(whole.call.params, {}, of_whole);
+      for (int64_t h = 0; h < shape.num_q_heads; ++h) {
+        EXPECT_EQ(list_of(of_step, h, 0), list_of(of_whole, h, 37));
+      }
+    }
+  }
+}
+
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   const auto& [method, aggregation, density, dtype, head_dim] = info.param;
   return fmt::format("{}_{}_{}_{}_{}", selector_method_name(method),

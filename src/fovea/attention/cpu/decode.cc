@@ -1,7 +1,10 @@
 #include "fovea/attention/cpu/decode.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <span>
 #include <vector>
@@ -16,16 +19,31 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Heads of one sequence that read the same keys: the group of a KV head, or with a selection one
-// head and its list. Row r is query token r / num_heads of head first_head + r % num_heads.
+// The heads of one sequence that share a KV head. Row r is query token r / num_heads of head
+// first_head + r % num_heads.
 struct Unit {
   int64_t sequence, kv_head;
   int64_t first_head, num_heads, num_rows;
-  std::span<const int32_t> blocks = {};  // the list, without a selection none
-  // Keys that any row sees, numbered as they come: along the list, without one by position.
-  int64_t begin = 0, end = 0;
+  size_t first_split = 0, end_split = 0;
+  std::atomic<size_t> splits_left = 0;
+};
+
+// Consecutive keys of a unit and the heads that read them: all of them without a selection. A block
+// that is in the lists of several heads passes through the cache once.
+struct Split {
+  Unit* unit;
+  int64_t first_key, num_keys;
+  uint32_t heads;             // bit i: head first_head + i
   int64_t first_partial = 0;  // in rows, where its partial results start
-  int64_t num_splits() const { return ceil_div(end - begin, kSplitKeys); }
+
+  bool has_head(int64_t i) const { return (heads >> i & 1u) != 0; }
+  int64_t num_heads() const { return std::popcount(heads); }
+  int64_t num_rows() const { return unit->num_rows / unit->num_heads * num_heads(); }
+  // Which of the split's rows the unit's row r is.
+  int64_t index_of(int64_t r) const {
+    const uint32_t heads_before = (uint32_t{1} << r % unit->num_heads) - 1;
+    return r / unit->num_heads * num_heads() + std::popcount(heads & heads_before);
+  }
 };
 
 class Decode {
@@ -34,140 +52,182 @@ class Decode {
       : kernel_(kernel), params_(params), context_(context), partial_size_(params.head_dim() + 2) {
     for (int64_t s = 0; s < params.batch.batch_size; ++s) {
       if (!is_decode(params, s)) continue;
-      const int64_t num_heads = params.selection == nullptr ? params.group_size() : 1;
-      for (int64_t h = 0; h < params.num_q_heads(); h += num_heads) add_unit(s, h, num_heads);
+      for (int64_t h = 0; h < params.kv.num_kv_heads(); ++h) add_unit(s, h);
     }
   }
 
+  // A row's splits are joined by whoever finishes the last of them, in their own order: another
+  // round over the threads would take longer than the work.
   void run() {
     if (units_.empty()) return;
     const Scratch scratch(checked_mul(num_partials_, partial_size_, "partial results") *
                           static_cast<int64_t>(sizeof(float)));
     partials_ = reinterpret_cast<float*>(scratch.data());
+    for (const Unit& unit : units_) {
+      if (unit.splits_left == 0) join_splits(unit);
+    }
     parallel_for(context_, static_cast<int64_t>(splits_.size()), [&](int64_t i, int32_t) {
       const Split& split = splits_[static_cast<size_t>(i)];
-      run_split(units_[split.unit], split.index);
-    });
-    parallel_for(context_, static_cast<int64_t>(units_.size()), [&](int64_t i, int32_t) {
-      const Unit& unit = units_[static_cast<size_t>(i)];
-      for (int64_t r = 0; r < unit.num_rows; ++r) combine(unit, r);
+      run_split(split);
+      if (split.unit->splits_left.fetch_sub(1) == 1) join_splits(*split.unit);
     });
   }
 
  private:
-  struct Split {
-    size_t unit;
-    int64_t index;
-  };
-
-  // Position of the unit's key i.
-  int64_t position(const Unit& unit, int64_t i) const {
-    if (params_.selection == nullptr) return i;
-    const int64_t block_size = params_.selection->block_size;
-    return unit.blocks[static_cast<size_t>(i / block_size)] * block_size + i % block_size;
-  }
-
-  // How many of the unit's keys stand before `position`.
-  int64_t num_before(const Unit& unit, int64_t position) const {
-    if (params_.selection == nullptr) return position;
-    const int64_t block_size = params_.selection->block_size, block = position / block_size;
-    const auto found = std::lower_bound(unit.blocks.begin(), unit.blocks.end(), block);
-    const bool is_listed = found != unit.blocks.end() && *found == block;
-    return (found - unit.blocks.begin()) * block_size + (is_listed ? position % block_size : 0);
-  }
-
-  // The unit's keys that row r sees.
-  KeyRange row_range(const Unit& unit, int64_t r) const {
-    const int64_t first_row = params_.batch.q_offsets[unit.sequence];
-    const int64_t q_len = params_.batch.q_offsets[unit.sequence + 1] - first_row;
-    const int64_t kv_len = params_.batch.kv_lens[unit.sequence];
-    const KeyRange range = visible_keys(params_, kv_len - q_len + r / unit.num_heads, kv_len);
-    return {static_cast<int32_t>(num_before(unit, range.begin)),
-            static_cast<int32_t>(num_before(unit, range.end))};
-  }
-
-  void add_unit(int64_t s, int64_t first_head, int64_t num_heads) {
+  void add_unit(int64_t s, int64_t kv_head) {
+    const int64_t group_size = params_.group_size();
     const int64_t q_len = params_.batch.q_offsets[s + 1] - params_.batch.q_offsets[s];
-    Unit unit{s, first_head / params_.group_size(), first_head, num_heads, q_len * num_heads};
-    if (params_.selection != nullptr) {
-      const BlockSelectionView& selection = *params_.selection;
-      const int64_t list = selection.list(first_head, s, 0);
-      unit.blocks = {selection.blocks + selection.begin[list],
-                     static_cast<size_t>(selection.len[list])};
+    Unit& unit = units_.emplace_back(s, kv_head, kv_head * group_size, group_size,
+                                     q_len * group_size, splits_.size());
+    // Later tokens see later keys.
+    const int64_t begin = row_range(unit, 0).begin, end = row_range(unit, unit.num_rows - 1).end;
+    if (params_.selection == nullptr) {
+      add_keys(unit, begin, end, (uint32_t{1} << group_size) - 1);
+    } else {
+      add_listed_keys(unit, begin, end);
     }
-    unit.begin = row_range(unit, 0).begin;
-    unit.end = std::max<int64_t>(unit.begin, row_range(unit, unit.num_rows - 1).end);
-    unit.first_partial = num_partials_;
-    num_partials_ += unit.num_splits() * unit.num_rows;
-    for (int64_t i = 0; i < unit.num_splits(); ++i) splits_.push_back({units_.size(), i});
-    units_.push_back(unit);
+    unit.end_split = splits_.size();
+    unit.splits_left = unit.end_split - unit.first_split;
+    for (size_t i = unit.first_split; i < unit.end_split; ++i) {
+      splits_[i].first_partial = num_partials_;
+      num_partials_ += splits_[i].num_rows();
+    }
+  }
+
+  // Block by block, each with the heads whose lists name it.
+  void add_listed_keys(Unit& unit, int64_t begin, int64_t end) {
+    const BlockSelectionView& selection = *params_.selection;
+    std::span<const int32_t> lists[kMaxDecodeRows];  // what is left of them
+    for (int64_t i = 0; i < unit.num_heads; ++i) {
+      const int64_t list = selection.list(unit.first_head + i, unit.sequence, 0);
+      lists[i] = {selection.blocks + selection.begin[list],
+                  static_cast<size_t>(selection.len[list])};
+    }
+    for (;;) {
+      int64_t block = std::numeric_limits<int64_t>::max();
+      uint32_t heads = 0;
+      for (int64_t i = 0; i < unit.num_heads; ++i) {
+        if (lists[i].empty() || lists[i][0] > block) continue;
+        if (lists[i][0] < block) heads = 0;
+        block = lists[i][0];
+        heads |= uint32_t{1} << i;
+      }
+      if (heads == 0) return;
+      for (int64_t i = 0; i < unit.num_heads; ++i) {
+        if ((heads >> i & 1u) != 0) lists[i] = lists[i].subspan(1);
+      }
+      add_keys(unit, std::max(begin, block * selection.block_size),
+               std::min(end, (block + 1) * selection.block_size), heads);
+    }
+  }
+
+  // Keys [first, end), in splits of at most kSplitKeys; prolongs the last split where it can.
+  void add_keys(Unit& unit, int64_t first, int64_t end, uint32_t heads) {
+    while (first < end) {
+      const bool continues = splits_.size() > unit.first_split && splits_.back().heads == heads &&
+                             splits_.back().first_key + splits_.back().num_keys == first &&
+                             splits_.back().num_keys < kSplitKeys;
+      if (!continues) splits_.push_back({&unit, first, 0, heads});
+      Split& split = splits_.back();
+      const int64_t num = std::min(end - first, kSplitKeys - split.num_keys);
+      split.num_keys += num;
+      first += num;
+    }
   }
 
   int64_t q_index(const Unit& unit, int64_t r) const {
     return params_.batch.q_offsets[unit.sequence] + r / unit.num_heads;
   }
   int64_t q_head(const Unit& unit, int64_t r) const { return unit.first_head + r % unit.num_heads; }
-  // Outputs [num_rows, head_dim] of one split, then maxima [num_rows], then sums [num_rows].
-  float* partial(const Unit& unit, int64_t split) const {
-    return partials_ + (unit.first_partial + split * unit.num_rows) * partial_size_;
+
+  KeyRange row_range(const Unit& unit, int64_t r) const {
+    const int64_t kv_len = params_.batch.kv_lens[unit.sequence];
+    const int64_t end_row = params_.batch.q_offsets[unit.sequence + 1];
+    return visible_keys(params_, kv_len - end_row + q_index(unit, r), kv_len);
   }
 
-  void run_split(const Unit& unit, int64_t index) const {
-    const int64_t first = unit.begin + index * kSplitKeys;
-    const int64_t end = std::min(unit.end, first + kSplitKeys);
+  // Outputs [num_rows, head_dim] of one split, then maxima [num_rows], then sums [num_rows].
+  float* partial(const Split& split) const {
+    return partials_ + split.first_partial * partial_size_;
+  }
+
+  // Addresses of the split's rows in `view`, which is kv.k or kv.v.
+  void list_rows(const Split& split, const TensorView& view, const std::byte** rows) const {
+    const KvView& kv = params_.kv;
+    const int64_t row_bytes =
+        (kv.is_paged() ? view.stride[2] : view.stride[0]) * dtype_bytes(view.dtype);
+    for (int64_t i = 0; i < split.num_keys;) {
+      const int64_t t = split.first_key + i;
+      const std::byte* row = key_row(kv, view, split.unit->sequence, split.unit->kv_head, t);
+      const int64_t left = split.num_keys - i;
+      const int64_t end = i + (kv.is_paged() ? std::min(left, kv.page_size - t % kv.page_size)
+                                             : left);  // of the page
+      for (; i < end; ++i, row += row_bytes) rows[i] = row;
+    }
+  }
+
+  void run_split(const Split& split) const {
+    const Unit& unit = *split.unit;
     const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
     int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
-    for (int64_t i = first; i < end; ++i) {
-      const int64_t t = position(unit, i);
-      k[i - first] = key_row(params_.kv, params_.kv.k, unit.sequence, unit.kv_head, t);
-      v[i - first] = key_row(params_.kv, params_.kv.v, unit.sequence, unit.kv_head, t);
-    }
-    for (int64_t r = 0; r < unit.num_rows; ++r) {
-      q[r] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
-      const KeyRange range = row_range(unit, r);
-      row_begin[r] = static_cast<int32_t>(std::clamp<int64_t>(range.begin - first, 0, kSplitKeys));
-      row_end[r] = static_cast<int32_t>(std::clamp<int64_t>(range.end - first, 0, kSplitKeys));
-    }
+    list_rows(split, params_.kv.k, k);
+    list_rows(split, params_.kv.v, v);
     DecodeJob job;
+    for (int64_t r = 0; r < unit.num_rows; ++r) {
+      if (!split.has_head(r % unit.num_heads)) continue;
+      const KeyRange range = row_range(unit, r);
+      const auto within = [&](int64_t key) {
+        return static_cast<int32_t>(std::clamp<int64_t>(key - split.first_key, 0, split.num_keys));
+      };
+      q[job.num_rows] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
+      row_begin[job.num_rows] = within(range.begin);
+      row_end[job.num_rows] = within(range.end);
+      ++job.num_rows;
+    }
     job.head_dim = params_.head_dim();
     job.is_bf16 = params_.q.dtype == DType::kBF16;
     job.softmax_scale = params_.scale();
-    job.num_rows = static_cast<int32_t>(unit.num_rows);
     job.q = q;
-    job.num_keys = static_cast<int32_t>(end - first);
+    job.num_keys = static_cast<int32_t>(split.num_keys);
     job.k = k;
     job.v = v;
     job.begin = row_begin;
     job.end = row_end;
-    job.out = partial(unit, index);
-    job.max = job.out + unit.num_rows * params_.head_dim();
-    job.sum = job.max + unit.num_rows;
+    job.out = partial(split);
+    job.max = job.out + job.num_rows * params_.head_dim();
+    job.sum = job.max + job.num_rows;
     kernel_.decode(job);
   }
 
-  // Joins the splits of a row by their maxima and sums.
-  void combine(const Unit& unit, int64_t r) const {
+  void join_splits(const Unit& unit) const {
+    for (int64_t r = 0; r < unit.num_rows; ++r) join_splits(unit, r);
+  }
+
+  // Of one row, by their maxima and sums.
+  void join_splits(const Unit& unit, int64_t r) const {
     const int64_t head_dim = params_.head_dim();
-    const int64_t num_splits = unit.num_splits();
-    const auto max_of = [&](int64_t i) {
-      return partial(unit, i)[unit.num_rows * head_dim + r] * params_.scale();
+    const auto for_each_split = [&](auto&& body) {
+      for (size_t i = unit.first_split; i < unit.end_split; ++i) {
+        const Split& split = splits_[i];
+        if (!split.has_head(r % unit.num_heads)) continue;
+        const float* const values = partial(split);
+        const int64_t row = split.index_of(r), num_rows = split.num_rows();
+        const float* const max = values + num_rows * head_dim;
+        body(values + row * head_dim, max[row] * params_.scale(), max[num_rows + row]);
+      }
     };
     const float sink =
         params_.sinks.empty() ? kMinusInfinity : params_.sinks.as<const float>()[q_head(unit, r)];
     float max = sink;
-    for (int64_t i = 0; i < num_splits; ++i) max = std::max(max, max_of(i));
+    for_each_split([&](const float*, float split_max, float) { max = std::max(max, split_max); });
     std::vector<float> out(static_cast<size_t>(head_dim));
     float sum = sink == kMinusInfinity ? 0.0f : std::exp(sink - max);
-    for (int64_t i = 0; i < num_splits; ++i) {
-      const float* values = partial(unit, i);
-      const float split_sum = values[unit.num_rows * (head_dim + 1) + r];
-      if (split_sum == 0) continue;  // it sees nothing here
-      const float weight = max_of(i) == max ? 1.0f : std::exp(max_of(i) - max);
+    for_each_split([&](const float* values, float split_max, float split_sum) {
+      if (split_sum == 0) return;  // it sees nothing here
+      const float weight = split_max == max ? 1.0f : std::exp(split_max - max);
       sum += weight * split_sum;
-      for (int64_t d = 0; d < head_dim; ++d) {
-        out[static_cast<size_t>(d)] += weight * values[r * head_dim + d];
-      }
-    }
+      for (int64_t d = 0; d < head_dim; ++d) out[static_cast<size_t>(d)] += weight * values[d];
+    });
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
     std::byte* row = q_row(params_.out, q_index(unit, r), q_head(unit, r));
     for (int64_t d = 0; d < head_dim; ++d) {
@@ -187,7 +247,7 @@ class Decode {
   const AttentionParams& params_;
   const Context& context_;
   const int64_t partial_size_;  // floats of a row: its output, maximum and sum
-  std::vector<Unit> units_;
+  std::deque<Unit> units_;
   std::vector<Split> splits_;
   int64_t num_partials_ = 0;
   float* partials_ = nullptr;

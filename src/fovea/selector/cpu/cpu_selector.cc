@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "fovea/base/checked_math.h"
@@ -17,42 +19,69 @@ namespace {
 
 // What one thread needs for one query block: linear in the number of KV blocks.
 struct ThreadScratch {
-  Tensor kernel;                   // score_scratch_floats()
-  std::vector<float> score[2];     // per block
-  std::vector<float> uplift;       // per block
-  std::vector<uint8_t> keep;       // per block
-  std::vector<int32_t> candidate;  // per block
+  Tensor kernel;                // score_scratch_floats()
+  std::vector<float> score[2];  // per block
+  std::vector<float> uplift;    // per block
+  std::vector<uint8_t> keep;    // per block
+  std::vector<int32_t> order;   // per block
 
-  void reserve(int64_t block_size, int64_t head_dim, int64_t padded_blocks) {
-    if (kernel.size_bytes() == 0) {
-      kernel = Tensor(DType::kF32, {score_scratch_floats(block_size, head_dim)});
+  void reserve(int64_t num_rows, int64_t head_dim, int64_t padded_blocks) {
+    const int64_t num_floats = score_scratch_floats(num_rows, head_dim);
+    if (kernel.size_bytes() < num_floats * dtype_bytes(DType::kF32)) {
+      kernel = Tensor(DType::kF32, {num_floats});
     }
     const auto size = static_cast<size_t>(padded_blocks);
     if (uplift.size() >= size) return;
     for (auto& scores : score) scores.resize(size);
     uplift.resize(size);
     keep.resize(size);
-    candidate.resize(size);
+    order.resize(size);
   }
 };
 
+// An integer that orders as the score does; both zeros are one.
+int32_t order_of(float score) {
+  const auto bits = std::bit_cast<int32_t>(score + 0.0f);
+  return bits < 0 ? bits ^ std::numeric_limits<int32_t>::max() : bits;
+}
+
 // Keeps the `count` best of the candidates that are not kept yet; equals in order of their number.
+//
+// The least order of a kept one is found by halving its range: counting takes no branches, which
+// for these few hundred numbers beats sorting some of them.
 void keep_best(const std::vector<float>& score, const ForcedBlocks& range, int64_t count,
                ThreadScratch& scratch) {
   if (count <= 0) return;
-  int32_t* const begin = scratch.candidate.data();
-  int32_t* end = begin;
+  constexpr int32_t kKept = std::numeric_limits<int32_t>::min();  // below every score
+  int32_t* const order = scratch.order.data();
+  int64_t num_candidates = 0;
   for (int64_t b = range.sink_end; b < range.local_begin; ++b) {
-    if (scratch.keep[static_cast<size_t>(b)] == 0) *end++ = static_cast<int32_t>(b);
+    const auto i = static_cast<size_t>(b);
+    const bool is_kept = scratch.keep[i] != 0;
+    order[b] = is_kept ? kKept : order_of(score[i]);
+    num_candidates += is_kept ? 0 : 1;
   }
-  if (end - begin > count) {
-    std::nth_element(begin, begin + count, end, [&](int32_t a, int32_t b) {
-      const float x = score[static_cast<size_t>(a)], y = score[static_cast<size_t>(b)];
-      return x != y ? x > y : a < b;
-    });
-    end = begin + count;
+  const auto num_from = [&](int32_t least) {
+    int32_t num = 0;
+    for (int64_t b = range.sink_end; b < range.local_begin; ++b) num += order[b] >= least ? 1 : 0;
+    return num;
+  };
+  count = std::min(count, num_candidates);
+  // At least `count` orders reach `low`, fewer reach `high`.
+  int64_t low = kKept + int64_t{1}, high = int64_t{std::numeric_limits<int32_t>::max()} + 1;
+  int64_t num_from_low = num_candidates, num_from_high = 0;
+  while (num_from_low > count && high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    const int64_t num = num_from(static_cast<int32_t>(middle));
+    (num >= count ? low : high) = middle;
+    (num >= count ? num_from_low : num_from_high) = num;
   }
-  for (const int32_t* b = begin; b != end; ++b) scratch.keep[static_cast<size_t>(*b)] = 1;
+  // Between the two all orders are equal, unless all of them are wanted.
+  int64_t left = count - num_from_high;
+  for (int64_t b = range.sink_end; b < range.local_begin; ++b) {
+    if (order[b] < low || (order[b] < high && left-- <= 0)) continue;
+    scratch.keep[static_cast<size_t>(b)] = 1;
+  }
 }
 
 // Keeps the candidates that reach alpha times the best score.
@@ -128,7 +157,8 @@ class CpuSelector final : public SelectorBackend {
     const auto begin = static_cast<int64_t>(pool.size());
     int64_t non_finite = 0;
     if (forced.sink_end < forced.local_begin) {
-      scratch.reserve(settings.block_size, params.q.shape[2], packed.num_groups() * kGroupBlocks);
+      scratch.reserve(plan.num_rows(q_block, settings.block_size), params.q.shape[2],
+                      packed.num_groups() * kGroupBlocks);
       const int64_t kv_head = q_head / (params.q.shape[1] / params.kv.num_kv_heads());
       const bool judged = score(params, plan, packed, q_head, kv_head, q_block, scratch);
       non_finite = decide(params, plan, packed, kv_head, q_block, forced, judged, scratch);
@@ -156,7 +186,11 @@ class CpuSelector final : public SelectorBackend {
     task.num_rows = plan.num_rows(q_block, settings.block_size);
     task.head_dim = params.q.shape[2];
     task.num_blocks = q_block;
-    task.packed = packed.packed(kv_head);
+    if (task.num_rows == 1) {
+      task.rep_rows = packed.rows(kv_head);
+    } else {
+      task.packed = packed.packed(kv_head);
+    }
     task.num_reps = packed.num_reps();
     task.rep_bias = packed.rep_bias();
     task.block_mask = packed.block_mask(kv_head);

@@ -14,6 +14,7 @@ struct alignas(64) TileConfig {
 // step.
 struct AmxProduct {
   using Element = BFloat16;
+  static constexpr int64_t kRows = 16;
 
   // The configuration belongs to the thread and is released, so that no other user of tiles (the
   // matrix library, attention) finds it.
@@ -27,8 +28,10 @@ struct AmxProduct {
   }
   static void end() { _tile_release(); }
 
-  static void run(const BFloat16* q, int64_t rows, int64_t head_dim, const BFloat16* packed,
-                  float* logits) {
+  static void run(const ScoreTask& task, int64_t group, int64_t rep, const BFloat16* q,
+                  int64_t rows, float* logits) {
+    const int64_t head_dim = task.head_dim;
+    const BFloat16* packed = packed_tile<BFloat16>(task, group, rep);
     const int64_t q_bytes = head_dim * 2;
     int64_t r = 0;
     for (; r + 64 <= rows; r += 64) {
@@ -68,6 +71,6 @@ struct AmxProduct {
 
 }  // namespace
 
-bool score_amx_bf16(const ScoreTask& task) { return BlockScorer<AmxProduct>(task).run(); }
+bool score_amx_bf16(const ScoreTask& task) { return score_blocks<AmxProduct>(task); }
 
 }  // namespace fovea

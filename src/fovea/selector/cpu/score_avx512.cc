@@ -2,6 +2,6 @@
 
 namespace fovea {
 
-bool score_avx512(const ScoreTask& task) { return BlockScorer<F32Product>(task).run(); }
+bool score_avx512(const ScoreTask& task) { return score_blocks<F32Product>(task); }
 
 }  // namespace fovea

@@ -6,11 +6,13 @@ namespace {
 // VDPBF16PS: each lane adds two products of bf16 pairs in f32.
 struct Bf16Product {
   using Element = BFloat16;
+  static constexpr int64_t kRows = 16;
   static void begin() {}
   static void end() {}
-  static void run(const BFloat16* q, int64_t rows, int64_t head_dim, const BFloat16* packed,
-                  float* logits) {
-    constexpr int64_t kRows = 16;
+  static void run(const ScoreTask& task, int64_t group, int64_t rep, const BFloat16* q,
+                  int64_t rows, float* logits) {
+    const int64_t head_dim = task.head_dim;
+    const BFloat16* packed = packed_tile<BFloat16>(task, group, rep);
     for (int64_t r = 0; r < rows; r += kRows) {
       __m512 sum[kRows];
       for (auto& lanes : sum) lanes = _mm512_setzero_ps();
@@ -29,6 +31,6 @@ struct Bf16Product {
 
 }  // namespace
 
-bool score_avx512_bf16(const ScoreTask& task) { return BlockScorer<Bf16Product>(task).run(); }
+bool score_avx512_bf16(const ScoreTask& task) { return score_blocks<Bf16Product>(task); }
 
 }  // namespace fovea

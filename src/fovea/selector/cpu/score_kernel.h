@@ -15,34 +15,95 @@
 namespace fovea {
 namespace {
 
-// logits[row, lane] = q[row] . packed[lane] in f32; rows are padded to a multiple of 16.
-struct F32Product {
+// A product fills logits[row, lane] = q[row] . (representative `rep` of the group's block `lane`),
+// kRows rows at a time.
+
+// sums[i] = the sum of lanes[i]'s lanes. Halves the vectors until one is left.
+[[gnu::always_inline]] inline F32x16 sums_of_16(F32x16 (&lanes)[16]) {
+  const I32x16 kEven = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  const I32x16 kOdd = kEven + 1;
+  for (int num = 8; num > 0; num /= 2) {
+    for (int i = 0; i < num; ++i) {
+      const F32x16 a = lanes[2 * i], b = lanes[2 * i + 1];
+      lanes[i] = __builtin_shuffle(a, b, kEven) + __builtin_shuffle(a, b, kOdd);
+    }
+  }
+  return lanes[0];
+}
+
+// One row against representatives where they lie.
+struct RowProduct {
   using Element = float;
+  static constexpr int64_t kRows = 1;
   static void begin() {}
   static void end() {}
-  static void run(const float* q, int64_t rows, int64_t head_dim, const float* packed,
+  static void run(const ScoreTask& task, int64_t group, int64_t rep, const float* q, int64_t,
                   float* logits) {
+    if (task.q_is_bf16) {
+      run<BFloat16>(task, group, rep, q, logits);
+    } else {
+      run<float>(task, group, rep, q, logits);
+    }
+  }
+
+ private:
+  template <typename T>
+  static void run(const ScoreTask& task, int64_t group, int64_t rep, const float* q,
+                  float* logits) {
+    const int64_t first = group * kGroupBlocks;
+    const int64_t count = std::min(kGroupBlocks, task.num_blocks - first);
+    const int64_t whole = task.head_dim / kLanes * kLanes;
+    F32x16 sum[kGroupBlocks] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const T* row = static_cast<const T*>(task.rep_rows[(first + i) * task.num_reps + rep]);
+      for (int64_t c = 0; c < whole; c += kLanes) sum[i] += widen(row + c) * widen(q + c);
+      if (whole < task.head_dim) {
+        const int64_t left = task.head_dim - whole;
+        sum[i] += load(row + whole, left) * load(q + whole, left);
+      }
+    }
+    store(logits, sums_of_16(sum));
+  }
+};
+
+template <typename Element>
+const Element* packed_tile(const ScoreTask& task, int64_t group, int64_t rep) {
+  return static_cast<const Element*>(task.packed) +
+         (group * task.num_reps + rep) * task.head_dim * kGroupBlocks;
+}
+
+// Packed representatives in f32.
+struct F32Product {
+  using Element = float;
+  static constexpr int64_t kRows = 16;
+  static void begin() {}
+  static void end() {}
+  static void run(const ScoreTask& task, int64_t group, int64_t rep, const float* q, int64_t rows,
+                  float* logits) {
+    const int64_t head_dim = task.head_dim;
+    const float* packed = packed_tile<float>(task, group, rep);
 #if defined(__AVX512F__)
-    constexpr int64_t kRows = 16;
+    constexpr int64_t kAtOnce = 16;
 #else
-    constexpr int64_t kRows = 4;  // 16 lanes are two or four registers here
+    constexpr int64_t kAtOnce = 4;  // 16 lanes are two or four registers here
 #endif
-    for (int64_t r = 0; r < rows; r += kRows) {
-      F32x16 sum[kRows] = {};
+    for (int64_t r = 0; r < rows; r += kAtOnce) {
+      F32x16 sum[kAtOnce] = {};
       for (int64_t c = 0; c < head_dim; ++c) {
         const F32x16 column = widen(packed + c * kGroupBlocks);
-        for (int64_t i = 0; i < kRows; ++i) sum[i] += column * q[(r + i) * head_dim + c];
+        for (int64_t i = 0; i < kAtOnce; ++i) sum[i] += column * q[(r + i) * head_dim + c];
       }
-      for (int64_t i = 0; i < kRows; ++i) store(logits + (r + i) * kGroupBlocks, sum[i]);
+      for (int64_t i = 0; i < kAtOnce; ++i) store(logits + (r + i) * kGroupBlocks, sum[i]);
     }
   }
 };
 
-// Copies the rows next to each other, zeros behind them, and writes ||q||_2 of each row.
+// Copies the rows next to each other, zeros behind them up to `num_rows`, and writes ||q||_2 of
+// each row.
 template <typename Element, typename T>
-void gather_queries(const ScoreTask& task, Element* rows, float* norms) {
+void gather_queries(const ScoreTask& task, int64_t num_rows, Element* rows, float* norms) {
   const T* q = static_cast<const T*>(task.q);
-  for (int64_t r = 0; r < padded_rows(task.num_rows); ++r) {
+  for (int64_t r = 0; r < num_rows; ++r) {
     Element* row = rows + r * task.head_dim;
     F32x16 square = {};
     for (int64_t c = 0; c < task.head_dim; c += kLanes) {
@@ -71,7 +132,7 @@ class BlockScorer {
 
   explicit BlockScorer(const ScoreTask& task)
       : task_(task),
-        rows_(padded_rows(task.num_rows)),
+        rows_((task.num_rows + Product::kRows - 1) / Product::kRows * Product::kRows),
         num_groups_((task.num_blocks + kGroupBlocks - 1) / kGroupBlocks),
         tile_(task.scratch),
         row_max_(tile_ + rows_ * kGroupBlocks),
@@ -83,12 +144,12 @@ class BlockScorer {
   bool run() {
     if constexpr (std::is_same_v<Element, float>) {
       if (task_.q_is_bf16) {
-        gather_queries<Element, BFloat16>(task_, q_, norms_);
+        gather_queries<Element, BFloat16>(task_, rows_, q_, norms_);
       } else {
-        gather_queries<Element, float>(task_, q_, norms_);
+        gather_queries<Element, float>(task_, rows_, q_, norms_);
       }
     } else {
-      gather_queries<Element, BFloat16>(task_, q_, norms_);
+      gather_queries<Element, BFloat16>(task_, rows_, q_, norms_);
     }
     double largest = 0;
     for (int64_t r = 0; r < task_.num_rows; ++r) {
@@ -111,11 +172,7 @@ class BlockScorer {
   }
 
  private:
-  void fill_tile(int64_t group, int64_t rep) {
-    const Element* packed = static_cast<const Element*>(task_.packed) +
-                            (group * task_.num_reps + rep) * task_.head_dim * kGroupBlocks;
-    Product::run(q_, rows_, task_.head_dim, packed, tile_);
-  }
+  void fill_tile(int64_t group, int64_t rep) { Product::run(task_, group, rep, q_, rows_, tile_); }
 
   // What a lane adds to scale * logit, apart from the uplift.
   [[gnu::always_inline]] F32x16 bias(int64_t group, int64_t rep) const {
@@ -281,6 +338,13 @@ class BlockScorer {
   float *tile_, *row_max_, *row_sum_, *norms_, *row_lse_;
   Element* q_;
 };
+
+/// Scores with `Product`, or a single row without packing.
+template <typename Product>
+bool score_blocks(const ScoreTask& task) {
+  return task.rep_rows != nullptr ? BlockScorer<RowProduct>(task).run()
+                                  : BlockScorer<Product>(task).run();
+}
 
 }  // namespace
 }  // namespace fovea

@@ -24,6 +24,8 @@ struct ScoreTask {
   /// [group, num_reps, head_dim, kGroupBlocks] in f32, or [group, num_reps, head_dim / 2,
   /// kGroupBlocks, 2] in bf16: what stands for each block, zeros past the last one.
   const void* packed = nullptr;
+  /// Instead of `packed`, for one row: [num_blocks, num_reps] rows of the type of q.
+  const void* const* rep_rows = nullptr;
   int64_t num_reps = 1;
   const float* rep_bias = nullptr;  // [num_reps]: log2 of the keys that a representative stands for
   const float* block_mask = nullptr;  // [groups * kGroupBlocks]: 0, or kMasked
@@ -41,8 +43,8 @@ constexpr int64_t padded_rows(int64_t num_rows) { return (num_rows + 15) / 16 * 
 
 /// Floats of scratch that a task of this size needs: queries, one tile of logits, norms and
 /// per-row normalisers. Independent of the number of KV blocks.
-constexpr int64_t score_scratch_floats(int64_t block_size, int64_t head_dim) {
-  return padded_rows(block_size) * (head_dim + kGroupBlocks + 2 * kGroupBlocks + 2);
+constexpr int64_t score_scratch_floats(int64_t num_rows, int64_t head_dim) {
+  return padded_rows(num_rows) * (head_dim + kGroupBlocks + 2 * kGroupBlocks + 2);
 }
 
 /// Returns false, with no scores written, when a query is not finite or so large that a logit could
