@@ -1,9 +1,12 @@
 #include "fovea/engine/kv_cache.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "fovea/base/checked_math.h"
+#include "fovea/engine/memory.h"
 
 namespace fovea {
 
@@ -14,6 +17,11 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   check_argument(shape.head_dim > 0, "head_dim must be positive, got {}", shape.head_dim);
   check_argument(shape.page_size > 0, "page_size must be positive, got {}", shape.page_size);
   check_argument(shape.num_pages > 0, "num_pages must be positive, got {}", shape.num_pages);
+  if (shape.device.type != DeviceType::kCpu) {
+    check_memory(checked_mul(page_kv_bytes(), shape.num_pages, "bytes of a KV cache"),
+                 fmt::format("KV of {} tokens", shape.num_pages * shape.page_size), "fewer tokens",
+                 shape.device);
+  }
   for (int64_t i = 0; i < shape.num_layers; ++i) {
     Layer& layer = layers_.emplace_back();
     for (Tensor* tensor : {&layer.k, &layer.v}) {

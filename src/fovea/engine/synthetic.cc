@@ -27,7 +27,9 @@ struct Shape {
 
 /// From the models' published configurations; context lengths are ours, so that long prompts can be
 /// measured on every shape.
-constexpr std::array<Shape, 4> kShapes = {{
+constexpr std::array<Shape, 5> kShapes = {{
+    {"Test-1M", Architecture::kLlama, 2, 128, 2, 1, 64, 512, 2048, 1e4,
+     false},  // nobody's: for tests
     {"SmolLM2-135M", Architecture::kLlama, 30, 576, 9, 3, 64, 1536, 49152, 1e5, true},
     {"Llama-3.1-8B", Architecture::kLlama, 32, 4096, 32, 8, 128, 14336, 128256, 5e5, false},
     {"Qwen2.5-7B", Architecture::kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 1e6, false},
