@@ -62,7 +62,7 @@ std::string spread_text(double median, double low, double high) {
 
 class Bench {
  public:
-  Bench() : copy_(context_), gemm_bf16_(DType::kBF16), gemm_f32_(DType::kF32) {
+  Bench() : copy_(context_), gemm_bf16_(DType::kBF16, context_), gemm_f32_(DType::kF32, context_) {
     report_["machine"] = {{"processor", fovea::cpu_model_name()},
                           {"threads", fovea::resolve_num_threads(context_)},
                           {"avx512_bf16", fovea::cpu_features().avx512_bf16},

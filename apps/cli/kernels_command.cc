@@ -11,6 +11,8 @@
 #include "apps/cli/attention_options.h"
 #include "apps/cli/conditions.h"
 #include "apps/cli/interrupt.h"
+#include "apps/cli/kernel_rows.h"
+#include "apps/cli/kernels_gpu.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/parse_values.h"
 #include "apps/cli/progress.h"
@@ -20,6 +22,7 @@
 #include "fovea/base/cpu_features.h"
 #include "fovea/base/error.h"
 #include "fovea/model_io/model_file.h"
+#include "fovea/tensor/device_memory.h"
 
 namespace fovea::cli {
 namespace {
@@ -35,21 +38,12 @@ struct KernelsOptions {
   int32_t num_threads = 0;
   double min_seconds = 0.2;
   AttentionOptions knobs;
+  std::string device = "cpu";
+  std::string cases = fmt::format("{}", fmt::join(gpu_case_names(), ","));
+  std::string regime = "sustained";
   bool json = false;
   std::string output;
   std::string device_file;
-};
-
-// What one row of the table and of the JSON says.
-struct KernelRow {
-  std::string kernel;  // "attention", "attention, sparse", "selection: rescue", "decode"
-  std::string backend;
-  int64_t length = 0;
-  Timing timing;
-  double density = 1;
-  std::string rate;     // in words, with its unit
-  std::string against;  // what it is compared with, in words
-  nlohmann::json figures = nlohmann::json::object();
 };
 
 DType parse_dtype(const std::string& name) {
@@ -90,17 +84,15 @@ class KernelsRun {
       : options_(options), shape_(shape) {
     context_.num_threads = options.num_threads;
     step("the machine's own rates");
-    gemm_.emplace(shape.dtype);
+    gemm_.emplace(shape.dtype, context_);
     copy_.emplace(context_);
-    gemm_gflops_ =
+    rates_.gemm_gflops =
         giga_per_s(gemm_->flops(), time_repeatedly([&] { gemm_->run(); }, kRateSeconds).median_ms);
-    copy_gb_per_s_ =
+    rates_.copy_gb_per_s =
         giga_per_s(copy_->bytes(), time_repeatedly([&] { copy_->run(); }, kRateSeconds).median_ms);
   }
 
-  double gemm_gflops() const { return gemm_gflops_; }
-  double copy_gb_per_s() const { return copy_gb_per_s_; }
-  const Context& context() const { return context_; }
+  const KernelRates& rates() const { return rates_; }
   const std::vector<KernelRow>& rows() const { return rows_; }
 
   void measure(int64_t length, const std::vector<std::string>& methods) {
@@ -174,20 +166,21 @@ class KernelsRun {
     shape.q_len = shape.kv_len = length;
     step(fmt::format("{} over {} tokens", method, length));
     const auto settings = attention_settings(method, options_.knobs);
-    const SelectionMeasurement measured =
-        measure_selection(shape, *settings.selector, context_, options_.min_seconds);
+    SelectionWork work(shape, *settings.selector, context_);
+    const SelectionMeasurement measured = measure_selection(
+        work, [this](const auto& body) { return time_repeatedly(body, options_.min_seconds); });
     const double share = measured.selection.median_ms / dense_ms;
     rows_.push_back(
         {"selection: " + method,
          "",
          length,
          measured.selection,
-         measured.density,
-         fmt::format("{} of lists", format_bytes(static_cast<double>(measured.list_bytes))),
+         measured.lists.density,
+         fmt::format("{} of lists", format_bytes(static_cast<double>(measured.lists.bytes))),
          fmt::format("{} of dense attention", format_percent(share)),
          {{"share_of_dense_attention", share},
           {"statistics_ms", measured.statistics.median_ms},
-          {"list_bytes", measured.list_bytes}}});
+          {"list_bytes", measured.lists.bytes}}});
   }
 
   const KernelsOptions& options_;
@@ -195,24 +188,32 @@ class KernelsRun {
   Context context_;
   std::optional<GemmWork> gemm_;
   std::optional<CopyWork> copy_;
-  double gemm_gflops_ = 0, copy_gb_per_s_ = 0;
+  KernelRates rates_;
   std::vector<KernelRow> rows_;
   ProgressBar bar_;
 };
 
-nlohmann::json kernels_json(const KernelsRun& run, const KernelShape& shape,
-                            const Conditions& conditions) {
-  nlohmann::json json = machine_json(run.context());
+// What was measured, on any device.
+struct KernelsReport {
+  Context context;
+  KernelRates rates;
+  std::vector<KernelRow> rows;
+  std::string shape;    // in words
+  std::string lengths;  // in words
+  std::string dtype;
+  nlohmann::json json;  // what only this device's report says
+};
+
+nlohmann::json kernels_json(const KernelsReport& report, const Conditions& conditions) {
+  nlohmann::json json = machine_json(report.context);
   json["command"] = "kernels";
   json["conditions"] = to_json(conditions);
-  json["dtype"] = dtype_name(shape.dtype);
-  json["num_q_heads"] = shape.num_q_heads;
-  json["num_kv_heads"] = shape.num_kv_heads;
-  json["head_dim"] = shape.head_dim;
-  json["gemm_gflops"] = run.gemm_gflops();
-  json["copy_gb_per_s"] = run.copy_gb_per_s();
+  json["dtype"] = report.dtype;
+  json.update(report.json);
+  json["gemm_gflops"] = report.rates.gemm_gflops;
+  json["copy_gb_per_s"] = report.rates.copy_gb_per_s;
   json["rows"] = nlohmann::json::array();
-  for (const KernelRow& row : run.rows()) {
+  for (const KernelRow& row : report.rows) {
     nlohmann::json entry = row.figures;
     entry.update({{"kernel", row.kernel},
                   {"backend", row.backend},
@@ -228,44 +229,44 @@ nlohmann::json kernels_json(const KernelsRun& run, const KernelShape& shape,
 }
 
 // The best rates of the run, as `fovea worth --device FILE` reads them.
-nlohmann::ordered_json device_json(const KernelsRun& run, const KernelShape& shape,
-                                   const std::string& lengths, const std::string& hardware) {
+nlohmann::ordered_json device_json(const KernelsReport& report, const std::string& hardware) {
   const auto best = [&](const char* figure) {
     double rate = 0;
-    for (const KernelRow& row : run.rows()) {
+    for (const KernelRow& row : report.rows) {
       if (row.density == 1) rate = std::max(rate, row.figures.value(figure, 0.0));
     }
     return rate;
   };
   nlohmann::ordered_json device;
   device["description"] = hardware;
-  device["source"] = fmt::format("measured: fovea kernels, {} q and {} kv heads of {}, {} tokens",
-                                 shape.num_q_heads, shape.num_kv_heads, shape.head_dim, lengths);
-  device["gemm_tflops"][std::string(dtype_name(shape.dtype))] = run.gemm_gflops() / 1e3;
-  device["copy_gbps"] = run.copy_gb_per_s();
+  device["source"] =
+      fmt::format("measured: fovea kernels, {}, {} tokens", report.shape, report.lengths);
+  device["gemm_tflops"][report.dtype] = report.rates.gemm_gflops / 1e3;
+  device["copy_gbps"] = report.rates.copy_gb_per_s;
   device["attention_tflops"] = best("gflops") / 1e3;
   device["attention_gbps"] = best("kv_gb_per_s");
   return {{"this machine", device}};
 }
 
-void print_text(const KernelsRun& run, const KernelShape& shape) {
+void print_text(const KernelsReport& report) {
+  const bool is_gpu = report.context.device.type != DeviceType::kCpu;
   fmt::print(
-      "one layer, {} q and {} kv heads of {}, {}; this machine in the same run: GEMM {:.0f} "
-      "GFLOP/s, "
-      "copy {:.1f} GB/s\n\n",
-      shape.num_q_heads, shape.num_kv_heads, shape.head_dim, dtype_name(shape.dtype),
-      run.gemm_gflops(), run.copy_gb_per_s());
-  Table table({"length", "kernel", "time", "min - max", "density", "rate", "against", "backend"});
-  for (const KernelRow& row : run.rows()) {
+      "one layer, {}, {}; this machine in the same run: GEMM {:.0f} GFLOP/s, copy {:.1f} GB/s\n\n",
+      report.shape, report.dtype, report.rates.gemm_gflops, report.rates.copy_gb_per_s);
+  std::vector<std::string> header = {"length",  "kernel", "time",    "min - max",
+                                     "density", "rate",   "against", "backend"};
+  if (is_gpu) header.back() = "floor / goal";
+  Table table(header);
+  for (const KernelRow& row : report.rows) {
     table.add_row(
         {fmt::format("{}", row.length), row.kernel, format_seconds(row.timing.median_ms / 1e3),
          format_seconds(row.timing.min_ms / 1e3) + " - " + format_seconds(row.timing.max_ms / 1e3),
-         format_percent(row.density), row.rate, row.against, row.backend});
+         format_percent(row.density), row.rate, row.against, is_gpu ? row.target : row.backend});
   }
   fmt::print("{}", table.to_string());
 }
 
-void kernels(const KernelsOptions& options, const CLI::App& command) {
+KernelsReport run_on_cpu(const KernelsOptions& options) {
   const std::vector<int64_t> lengths = parse_tokens_list(options.lengths, "--lengths");
   for (const int64_t length : lengths) {
     check_argument(length >= options.knobs.selector.block_size,
@@ -281,38 +282,101 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
                  "--min-seconds must be 0 ... 60, is {}", options.min_seconds);
   check_num_threads(options.num_threads);
   const KernelShape shape = make_shape(options);
+  KernelsRun run(options, shape);
+  for (const int64_t length : lengths) run.measure(length, methods);
+  KernelsReport report;
+  report.context = {.device = {}, .num_threads = options.num_threads, .stream = nullptr};
+  report.rates = run.rates();
+  report.rows = run.rows();
+  report.shape = fmt::format("{} q and {} kv heads of {}", shape.num_q_heads, shape.num_kv_heads,
+                             shape.head_dim);
+  report.lengths = options.lengths;
+  report.dtype = dtype_name(shape.dtype);
+  report.json = {{"num_q_heads", shape.num_q_heads},
+                 {"num_kv_heads", shape.num_kv_heads},
+                 {"head_dim", shape.head_dim}};
+  return report;
+}
+
+KernelsReport run_on_gpu(const KernelsOptions& options, Device device) {
+  check_argument(options.regime == "sustained" || options.regime == "burst",
+                 "--regime must be sustained or burst, not \"{}\"", options.regime);
+  const std::vector<std::string> cases = split_list(options.cases, "--cases");
+  const std::vector<std::string> known = gpu_case_names();
+  for (const std::string& name : cases) {
+    check_argument(std::find(known.begin(), known.end(), name) != known.end(),
+                   "--cases takes {}, not \"{}\"", fmt::join(known, ", "), name);
+  }
+  check_usable(device);
+  ProgressBar bar;
+  int64_t num_done = 0;
+  const auto step = [&](const std::string& what) {
+    if (interrupted()) {
+      bar.clear();
+      throw Interrupted(fmt::format("{} of {} cases were measured", num_done, cases.size()));
+    }
+    bar.update(what, num_done, static_cast<int64_t>(cases.size()));
+  };
+  const bool is_burst = options.regime == "burst";
+  GpuKernels kernels(device, is_burst ? GpuRegime::kBurst : GpuRegime::kSustained, step);
+  for (const std::string& name : cases) {
+    kernels.measure(name);
+    ++num_done;
+  }
+  KernelsReport report;
+  report.context.device = device;
+  report.rates = kernels.rates();
+  report.rows = kernels.rows();
+  report.shape =
+      fmt::format("32 q and 4 kv heads of 128 where no other, {}",
+                  is_burst ? "in bursts of 8 ms" : "sustained: after 200 ms of the same");
+  report.lengths = "4K ... 128K";
+  report.dtype = "bf16";
+  report.json = {{"regime", options.regime}};
+  return report;
+}
+
+void kernels(const KernelsOptions& options, const CLI::App& command) {
+  const Device device = parse_device(options.device);
+  const bool is_gpu = device.type != DeviceType::kCpu;
+  for (const char* name : {"--model", "--lengths", "--attention", "--q-heads", "--kv-heads",
+                           "--head-dim", "--dtype", "--threads", "--min-seconds", "--density"}) {
+    check_argument(!is_gpu || command.count(name) == 0,
+                   "{} does not apply to --device {}: its table is fixed, see --cases", name,
+                   options.device);
+  }
+  for (const char* name : {"--cases", "--regime"}) {
+    check_argument(is_gpu || command.count(name) == 0, "{} needs --device cuda", name);
+  }
   std::optional<OutputFile> output;
   if (!options.output.empty()) output.emplace(options.output);
   std::optional<OutputFile> device_file;
   if (!options.device_file.empty()) device_file.emplace(options.device_file);
 
-  KernelsRun run(options, shape);
-  for (const int64_t length : lengths) run.measure(length, methods);
+  const KernelsReport report = is_gpu ? run_on_gpu(options, device) : run_on_cpu(options);
 
-  const std::string dtype(dtype_name(shape.dtype));
   Conditions conditions;
   conditions.model = options.model.empty() ? "no model, one layer of built data" : options.model;
-  conditions.hardware = hardware_text(run.context());
-  conditions.attention_dtype = dtype;
-  conditions.kv_dtype = dtype;
+  conditions.hardware = hardware_text(report.context);
+  conditions.attention_dtype = report.dtype;
+  conditions.kv_dtype = report.dtype;
   conditions.weights_dtype = "none";
-  conditions.prompt_length = options.lengths + " tokens";
+  conditions.prompt_length = report.lengths + " tokens";
   conditions.answer_length = "none";
   conditions.concurrency = "1";
   conditions.engine = "fovea " + version_text();
   conditions.flags = given_options(command);
   conditions.prefix_caching = "none";
   conditions.tokens_counted = "none, kernels alone";
-  const nlohmann::json json = kernels_json(run, shape, conditions);
+  const nlohmann::json json = kernels_json(report, conditions);
   if (output) output->write(json.dump(2) + "\n");
   if (device_file) {
-    device_file->write(device_json(run, shape, options.lengths, conditions.hardware).dump(2) +
-                       "\n");
+    device_file->write(device_json(report, conditions.hardware).dump(2) + "\n");
   }
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
   } else {
-    print_text(run, shape);
+    print_text(report);
     fmt::print("{}\n", to_line(conditions));
   }
 }
@@ -328,6 +392,13 @@ void add_kernels_command(CLI::App& app) {
   };
   command->add_option("-m,--model", options->model, "Take heads and head_dim from this model")
       ->type_name("MODEL");
+  add("--device", options->device,
+      "Where to compute; cuda measures a fixed table of cases on a Hopper GPU")
+      ->type_name("cpu|cuda|cuda:N");
+  add("--cases", options->cases, "Parts of the GPU's table")->type_name("NAME,NAME,...");
+  add("--regime", options->regime,
+      "Of the GPU's clock: after 200 ms of the same work, or 8 ms at a time between pauses")
+      ->type_name("sustained|burst");
   add("--lengths", options->lengths, "Prompt lengths in tokens")->type_name("N,N,...");
   add("--attention", options->attention, "Selections to time")->type_name("NAME,NAME,...");
   add("--q-heads", options->num_q_heads, "Query heads");
@@ -355,6 +426,7 @@ void add_kernels_command(CLI::App& app) {
       "  fovea kernels\n"
       "  fovea kernels -m model.gguf --lengths 8K --attention rescue,witness\n"
       "  fovea kernels --q-heads 9 --kv-heads 3 --head-dim 64 --dtype f32 --json\n"
+      "  fovea kernels --device cuda --output h200.json\n"
       "  fovea kernels --device-file mine.json && fovea worth --model Qwen3-32B --device "
       "mine.json");
   command->callback([options, command] { kernels(*options, *command); });

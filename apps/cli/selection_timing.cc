@@ -1,60 +1,76 @@
 #include "apps/cli/selection_timing.h"
 
-#include <random>
+#include <vector>
 
-#include "fovea/tensor/bfloat16.h"
+#include "fovea/tensor/device_memory.h"
 
 namespace fovea::cli {
 namespace {
 
-Tensor normal_tensor(DType dtype, int64_t rows, int64_t heads, int64_t head_dim, uint32_t seed) {
-  Tensor tensor(dtype, {rows, heads, head_dim});
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
-    if (dtype == DType::kBF16) {
-      tensor.as<BFloat16>()[i] = to_bfloat16(normal(generator));
-    } else {
-      tensor.as<float>()[i] = normal(generator);
-    }
-  }
-  return tensor;
+KernelShape dense_contiguous(KernelShape shape) {
+  shape.density = 1;
+  shape.page_size = 0;
+  return shape;
+}
+
+int64_t witnesses_kept(const SelectorSettings& settings) {
+  return settings.method == SelectorMethod::kWitness ? settings.num_witnesses : 0;
 }
 
 }  // namespace
 
-SelectionMeasurement measure_selection(const KernelShape& shape, const SelectorSettings& settings,
-                                       const Context& context, double min_seconds) {
-  const Tensor q = normal_tensor(shape.dtype, shape.q_len, shape.num_q_heads, shape.head_dim, 1);
-  const Tensor k = normal_tensor(shape.dtype, shape.kv_len, shape.num_kv_heads, shape.head_dim, 2);
-  const Tensor v = normal_tensor(shape.dtype, shape.kv_len, shape.num_kv_heads, shape.head_dim, 3);
-  const int64_t num_blocks = shape.kv_len / settings.block_size;
-  const BlockStats stats(shape.dtype, num_blocks, shape.num_kv_heads, shape.head_dim,
-                         settings.block_size, settings.num_witnesses);
-  const int64_t zero = 0;
-  const int64_t q_offsets[2] = {0, shape.q_len};
+SelectionWork::SelectionWork(const KernelShape& shape, const SelectorSettings& settings,
+                             const Context& context)
+    : context_(context),
+      attention_(dense_contiguous(shape), context),
+      stats_(shape.dtype, shape.kv_len / settings.block_size, shape.num_kv_heads, shape.head_dim,
+             settings.block_size, witnesses_kept(settings), context.device),
+      zero_(DType::kI64, {1}, context.device),
+      buffer_(make_selection_buffer(context)) {
+  const AttentionParams& attention = attention_.params();
+  params_.q = attention.q;
+  params_.kv = attention.kv;
+  params_.batch = attention.batch;
+  params_.stats = stats_.view();
+  params_.block_offsets = zero_.as<int64_t>();
+  params_.settings = settings;
+  compute_statistics();
+}
 
-  SelectorParams params;
-  params.q = q.view();
-  params.kv.k = k.view();
-  params.kv.v = v.view();
-  params.kv.kv_offsets = &zero;
-  params.batch = {1, q_offsets, &shape.kv_len};
-  params.stats = stats.view();
-  params.block_offsets = &zero;
-  params.settings = settings;
+void SelectionWork::compute_statistics() const {
+  compute_block_stats(params_.kv, 0, 0, stats_.view().centroid.shape[0], 0, stats_.view(),
+                      context_);
+}
 
+void SelectionWork::select() { selection_ = &buffer_->select(params_); }
+
+void SelectionWork::attend(bool has_periphery) const {
+  AttentionParams attention = attention_.params();
+  attention.selection = selection_;
+  if (has_periphery) {
+    attention.periphery = {stats_.view().centroid, stats_.view().v_mean, params_.block_offsets};
+  }
+  fovea::attend(attention, context_);
+}
+
+SelectionWork::Lists SelectionWork::measure_lists() {
+  for (int i = 0; i < 2; ++i) select();  // the buffer keeps room for the lengths of as many
+  std::vector<SelectionLengths> all = buffer_->take_lengths();
+  const SelectionLengths& last = all.back();
+  int64_t kept = 0;
+  for (const int32_t len : last.len) kept += len;
+  const auto num_lists = static_cast<int64_t>(last.len.size());
+  const int64_t per_head = last.num_q_blocks * (last.num_q_blocks + 1) / 2;
+  const auto list_bytes = static_cast<int64_t>(sizeof(int32_t) + sizeof(int64_t));
+  return {kept_share(kept, last.num_q_heads * per_head),
+          kept * static_cast<int64_t>(sizeof(int32_t)) + num_lists * list_bytes};
+}
+
+SelectionMeasurement measure_selection(SelectionWork& work, const Timer& timer) {
   SelectionMeasurement measured;
-  measured.statistics = time_repeatedly(
-      [&] { compute_block_stats(params.kv, 0, 0, num_blocks, 0, stats.view(), context); },
-      min_seconds);
-  BlockSelection selection;
-  measured.selection =
-      time_repeatedly([&] { select_blocks(params, context, selection); }, min_seconds);
-  measured.density = selection.density();
-  measured.list_bytes = static_cast<int64_t>(selection.blocks.size() * sizeof(int32_t) +
-                                             selection.len.size() * sizeof(int32_t) +
-                                             selection.begin.size() * sizeof(int64_t));
+  measured.statistics = timer([&] { work.compute_statistics(); });
+  measured.lists = work.measure_lists();
+  measured.selection = timer([&] { work.select(); });
   return measured;
 }
 

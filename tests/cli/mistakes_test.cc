@@ -59,6 +59,23 @@ TEST(Mistake, CommandLine) {
   expect_mistake({"--frob"}, "unknown option \"--frob\"");
 }
 
+TEST(Mistake, KernelsOfAGpu) {
+  expect_mistake({"kernels", "--device", "tpu"}, "--device must be cpu, cuda or cuda:N");
+  expect_mistake({"kernels", "--device", "cuda", "--lengths", "2K"}, "--lengths does not apply");
+  expect_mistake({"kernels", "--device", "cuda", "--cases", "dense,foo"}, "not \"foo\"");
+  expect_mistake({"kernels", "--device", "cuda", "--regime", "calm"}, "sustained or burst");
+  expect_mistake({"kernels", "--cases", "dense"}, "--cases needs --device cuda");
+}
+
+// No mistake, but a user meets it: a machine or a build without a GPU.
+TEST(Mistake, NoGpuIsOneClearLine) {
+  const ProcessResult result = run_fovea({"kernels", "--device", "cuda:99"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("no GPU"), HasSubstr("has no CUDA")));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
 TEST(Mistake, ModelPath) {
   expect_mistake({"run", "-m", "no/such/model", "-p", "x"}, "no/such/model");
   expect_mistake({"inspect", "no/such/model"}, "no/such/model");
