@@ -177,6 +177,63 @@ void decode_products(RowOps& ops, const Rates& rates, const Model& model, int64_
   }
 }
 
+/// Layers of a decode step without attention, one after another, against the bytes of their
+/// weights.
+void decode_layers(RowOps& ops, const Rates& rates, const Model& model) {
+  constexpr int kLayers = 4;
+  constexpr int64_t kHeadDim = 128, kPageSize = 128;
+  struct Layer {
+    PackedWeights qkv, attention_out, gate_up, down;
+  };
+  const auto matrix = [](int64_t out_features, int64_t in_features) {
+    return PackedWeights(random_tensor(DType::kBF16, {out_features, in_features}));
+  };
+  const int64_t q_dim = model.num_q_heads * kHeadDim;
+  const int64_t qkv_dim = q_dim + 2 * model.num_kv_heads * kHeadDim;
+  std::vector<Layer> layers;
+  double bytes = 0;
+  for (int i = 0; i < kLayers; ++i) {
+    layers.push_back({matrix(qkv_dim, model.dim), matrix(model.dim, q_dim),
+                      matrix(2 * model.mlp_dim, model.dim), matrix(model.dim, model.mlp_dim)});
+    const Layer& layer = layers.back();
+    bytes += static_cast<double>(layer.qkv.size_bytes() + layer.attention_out.size_bytes() +
+                                 layer.gate_up.size_bytes() + layer.down.size_bytes());
+  }
+  const Tensor residual = random_tensor(DType::kF32, {1, model.dim});
+  const Tensor weight = random_tensor(DType::kF32, {model.dim});
+  const Tensor normed = random_tensor(DType::kBF16, {1, model.dim});
+  const Tensor qkv = random_tensor(DType::kBF16, {1, qkv_dim});
+  const Tensor q = random_tensor(DType::kBF16, {1, model.num_q_heads, kHeadDim});
+  const Tensor k(DType::kBF16, {1, model.num_kv_heads, kPageSize, kHeadDim}, kGpu.device);
+  const Tensor v(DType::kBF16, {1, model.num_kv_heads, kPageSize, kHeadDim}, kGpu.device);
+  const Tensor gate_up = random_tensor(DType::kBF16, {1, 2 * model.mlp_dim});
+  const Tensor activated = random_tensor(DType::kBF16, {1, model.mlp_dim});
+  const Tensor page_table(DType::kI32, {1}, kGpu.device), position(DType::kI64, {1}, kGpu.device);
+  RopeTable rope_table(kHeadDim, 1e6, {}, kGpu.device);
+  rope_table.fill(position.as<int64_t>(), 1, kGpu);
+  QkvTask task;
+  task.qkv = qkv.view();
+  task.table = &rope_table;
+  task.q = q.view();
+  task.k = k.view();
+  task.v = v.view();
+  task.page_table = page_table.as<int32_t>();
+  task.position = position.as<int64_t>();
+  const double us = time_us([&](int) {
+    for (const Layer& layer : layers) {
+      ops.norm(residual.view(), weight.view(), 1e-6f, 0, normed.view());
+      ops.matmul(normed.view(), layer.qkv, qkv.view());
+      ops.finish_qkv(task);
+      ops.matmul_add(flat(q.view()), layer.attention_out, residual.view());
+      ops.norm(residual.view(), weight.view(), 1e-6f, 0, normed.view());
+      ops.matmul(normed.view(), layer.gate_up, gate_up.view());
+      ops.activate(fovea::GateFunction::kSilu, gate_up.view(), activated.view());
+      ops.matmul_add(activated.view(), layer.down, residual.view());
+    }
+  });
+  show_bytes(rates, fmt::format("{} {} layers, no attention", model.name, kLayers), us, bytes);
+}
+
 void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
   const auto show = [&](const char* name, double us, int64_t bytes) {
     show_bytes(rates, fmt::format("{} {} {} rows", model.name, name, rows), us,
@@ -303,6 +360,7 @@ int main(int argc, char** argv) {
     for (const Model& model : kModels) {
       for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows);
       for (const int64_t rows : {1, 4, 8, 16}) decode_products(*ops, rates, model, rows);
+      if (model.num_experts == 0) decode_layers(*ops, rates, model);
       if (model.num_experts > 0) {
         std::vector<int64_t> mixture_rows = {1, 8};
         mixture_rows.insert(mixture_rows.end(), row_counts.begin(), row_counts.end());

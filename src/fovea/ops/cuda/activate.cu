@@ -2,7 +2,8 @@
 #include "fovea/ops/cuda/gate.cuh"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -20,6 +21,8 @@ struct ActivateParams {
 
 template <GateFunction kFunction>
 __global__ __launch_bounds__(kThreads) void activate_kernel(const ActivateParams p) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const uint32_t group = blockIdx.x * kThreads + threadIdx.x;
   if (group >= p.num_groups) return;
   const uint32_t row = group / p.groups_per_row;
@@ -42,12 +45,9 @@ void launch_activate(GateFunction function, const TensorView& gate_up, const Ten
                          out.as<__nv_bfloat16>(),           out.stride[0],
                          static_cast<uint32_t>(num_groups), static_cast<uint32_t>(groups_per_row)};
   const unsigned grid = blocks_for(num_groups, kThreads);
-  if (function == GateFunction::kSilu) {
-    activate_kernel<GateFunction::kSilu><<<grid, kThreads, 0, stream>>>(p);
-  } else {
-    activate_kernel<GateFunction::kGeluTanh><<<grid, kThreads, 0, stream>>>(p);
-  }
-  check_cuda(cudaGetLastError(), "launching activate_kernel");
+  launch_overlapping(function == GateFunction::kSilu ? activate_kernel<GateFunction::kSilu>
+                                                     : activate_kernel<GateFunction::kGeluTanh>,
+                     grid, kThreads, 0, stream, "launching activate_kernel", p);
 }
 
 }  // namespace fovea::cuda

@@ -122,8 +122,9 @@ void CudaMatmul::run(const TensorView& in, const TensorView& weights, const Tens
                      bool add) {
   if (in.shape[0] == 0) return;
   const DeviceScope scope(context_);
-  if (in.shape[0] == 1) {
-    launch_row_product(in, weights, out, add, stream_of(context_));
+  if (in.shape[0] == 1 &&
+      launch_row_product(in, weights, out, add, num_multiprocessors(context_.device.index),
+                         stream_of(context_))) {
     return;
   }
   const CublasLt& lt = cublas_lt();

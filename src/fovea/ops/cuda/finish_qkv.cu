@@ -4,7 +4,8 @@
 
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -55,6 +56,8 @@ __device__ void scale(Floats<kCount>& x, float factor, const float* factors) {
 
 template <int kCount>
 __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishParams p) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   const int half = p.head_dim / 2;
@@ -152,13 +155,9 @@ void launch_finish_qkv(const QkvTask& task, cudaStream_t stream) {
   // Two rounds of heads: enough loads in flight, and cosines are read once for both.
   const unsigned threads =
       std::min<unsigned>(kMaxThreads, blocks_for(lanes_per_head * ((num_heads + 1) / 2), 32) * 32);
-  const dim3 grid(static_cast<unsigned>(task.q.shape[0]));
-  if (columns_per_lane == 8) {
-    finish_qkv_kernel<8><<<grid, threads, 0, stream>>>(p);
-  } else {
-    finish_qkv_kernel<4><<<grid, threads, 0, stream>>>(p);
-  }
-  check_cuda(cudaGetLastError(), "launching finish_qkv_kernel");
+  launch_overlapping(columns_per_lane == 8 ? finish_qkv_kernel<8> : finish_qkv_kernel<4>,
+                     static_cast<unsigned>(task.q.shape[0]), threads, 0, stream,
+                     "launching finish_qkv_kernel", p);
 }
 
 }  // namespace fovea::cuda

@@ -39,16 +39,17 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   routes.experts = workspace.take<int32_t>(num_chosen);
   routes.weights = workspace.take<float>(num_chosen);
   routes.ranks = workspace.take<int32_t>(num_chosen);
-  routes.counts = workspace.take<int32_t>(routes.num_experts);
-  routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
-  routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
   auto* activated = workspace.take<uint16_t>(num_slots * expert_dim);
+  if (!is_few) {
+    routes.counts = workspace.take<int32_t>(routes.num_experts);
+    check_cuda(
+        cudaMemsetAsync(routes.counts, 0, static_cast<size_t>(routes.num_experts) * 4, stream),
+        "clearing the experts' counts");
+  }
 
   matmul.run(task.normed, task.router->view(),
              make_view(logits, DType::kF32, {routes.rows, routes.num_experts}, context.device),
              false);
-  check_cuda(cudaMemsetAsync(routes.counts, 0, static_cast<size_t>(routes.num_experts) * 4, stream),
-             "clearing the experts' counts");
   launch_route(logits, task.normalise, routes, stream);
   if (is_few) {
     launch_few_gate_up(task, routes, activated, stream);
@@ -56,6 +57,8 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
     return;
   }
 
+  routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
+  routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
   auto* rows = workspace.take<uint16_t>(num_slots * dim);  // first inputs, then outputs
   launch_tiles(routes, stream);
   launch_gather(task.normed, routes, rows, stream);

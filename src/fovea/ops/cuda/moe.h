@@ -31,9 +31,10 @@ struct MoeRoutes {
   int64_t rows = 0, num_experts = 0, top_k = 0;
   int32_t* experts = nullptr;  // [rows, top_k], the likeliest first
   float* weights = nullptr;    // [rows, top_k]
-  int32_t* ranks = nullptr;    // [rows, top_k], among the rows of the same expert
-  int32_t* counts = nullptr;   // [num_experts], rows of each
 
+  // Not for few rows:
+  int32_t* ranks = nullptr;           // [rows, top_k], among the rows of the same expert
+  int32_t* counts = nullptr;          // [num_experts], rows of each; zeros at first
   int32_t* first_tile = nullptr;      // [num_experts + 1]; the last is the number of all tiles
   int32_t* expert_of_tile = nullptr;  // [max_tiles()]
   int64_t max_tiles() const {
@@ -42,7 +43,7 @@ struct MoeRoutes {
   }
 };
 
-/// Experts, weights, ranks and counts from logits f32 [rows, num_experts].
+/// Experts and weights from logits f32 [rows, num_experts]; ranks and counts when there are counts.
 void launch_route(const float* logits, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream);
 /// Tiles from counts.

@@ -3,7 +3,8 @@
 #include "fovea/ops/cuda/moe.h"
 #include "fovea/ops/cuda/row_dot.cuh"
 #include "fovea/ops/cuda/row_kernels.h"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -22,13 +23,11 @@ struct FewParams {
   int64_t residual_stride;
 };
 
-__device__ inline int warp_feature() {
-  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-}
-
 template <GateFunction kFunction>
 __global__ __launch_bounds__(kWarps * 32) void few_gate_up_kernel(const FewParams p) {
-  const int feature = warp_feature();
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
+  const int feature = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (feature >= p.expert_dim) return;
   const int64_t choice = blockIdx.y;
   const __nv_bfloat16* x = p.normed + choice / p.top_k * p.normed_stride;
@@ -41,18 +40,24 @@ __global__ __launch_bounds__(kWarps * 32) void few_gate_up_kernel(const FewParam
   }
 }
 
-__global__ __launch_bounds__(kWarps * 32) void few_down_kernel(const FewParams p) {
-  const int feature = warp_feature();
-  if (feature >= p.dim) return;
+/// A CTA per row and output feature, a warp per expert.
+__global__ __launch_bounds__(kMaxTopK * 32) void few_down_kernel(const FewParams p) {
+  __shared__ float terms[kMaxTopK];
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const int64_t row = blockIdx.y;
+  const int64_t feature = blockIdx.x;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t choice = row * p.top_k + warp;
+  const __nv_bfloat16* weights =
+      p.down + (p.experts[choice] * int64_t{p.dim} + feature) * p.expert_dim;
+  const float dot = row_dot(weights, p.activated + choice * p.expert_dim, p.expert_dim);
+  if (threadIdx.x % 32 == 0) terms[warp] = p.weights[choice] * dot;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
   float sum = 0;
-  for (int i = 0; i < p.top_k; ++i) {
-    const int64_t choice = row * p.top_k + i;
-    const __nv_bfloat16* weights =
-        p.down + (int64_t{p.experts[choice]} * p.dim + feature) * p.expert_dim;
-    sum += p.weights[choice] * row_dot(weights, p.activated + choice * p.expert_dim, p.expert_dim);
-  }
-  if (threadIdx.x % 32 == 0) p.residual[row * p.residual_stride + feature] += sum;
+  for (int i = 0; i < p.top_k; ++i) sum += terms[i];
+  p.residual[row * p.residual_stride + feature] += sum;
 }
 
 FewParams few_params(const MoeTask& task, const MoeRoutes& routes, const void* activated) {
@@ -77,20 +82,18 @@ void launch_few_gate_up(const MoeTask& task, const MoeRoutes& routes, void* acti
   const FewParams p = few_params(task, routes, activated);
   const dim3 grid(blocks_for(p.expert_dim, kWarps),
                   static_cast<unsigned>(routes.rows * routes.top_k));
-  if (task.function == GateFunction::kSilu) {
-    few_gate_up_kernel<GateFunction::kSilu><<<grid, kWarps * 32, 0, stream>>>(p);
-  } else {
-    few_gate_up_kernel<GateFunction::kGeluTanh><<<grid, kWarps * 32, 0, stream>>>(p);
-  }
-  check_cuda(cudaGetLastError(), "launching few_gate_up_kernel");
+  launch_overlapping(task.function == GateFunction::kSilu
+                         ? few_gate_up_kernel<GateFunction::kSilu>
+                         : few_gate_up_kernel<GateFunction::kGeluTanh>,
+                     grid, kWarps * 32, 0, stream, "launching few_gate_up_kernel", p);
 }
 
 void launch_few_down(const MoeTask& task, const MoeRoutes& routes, const void* activated,
                      cudaStream_t stream) {
   const FewParams p = few_params(task, routes, activated);
-  const dim3 grid(blocks_for(p.dim, kWarps), static_cast<unsigned>(routes.rows));
-  few_down_kernel<<<grid, kWarps * 32, 0, stream>>>(p);
-  check_cuda(cudaGetLastError(), "launching few_down_kernel");
+  const dim3 grid(static_cast<unsigned>(p.dim), static_cast<unsigned>(routes.rows));
+  launch_overlapping(few_down_kernel, grid, static_cast<unsigned>(p.top_k) * 32, 0, stream,
+                     "launching few_down_kernel", p);
 }
 
 }  // namespace fovea::cuda

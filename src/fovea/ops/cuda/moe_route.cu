@@ -2,7 +2,8 @@
 #include "fovea/ops/cuda/moe.h"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -21,6 +22,8 @@ __device__ inline uint32_t ordered(float x) {
 /// A warp per row; lane l has the logits of experts l, l + 32, ...
 __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, bool normalise,
                                                          const MoeRoutes routes) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row >= routes.rows) return;
@@ -80,11 +83,13 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, bo
   const int64_t at = row * top_k + lane;
   routes.experts[at] = chosen;
   routes.weights[at] = weight / (normalise ? chosen_sum : sum);
-  routes.ranks[at] = atomicAdd(routes.counts + chosen, 1);
+  if (routes.counts != nullptr) routes.ranks[at] = atomicAdd(routes.counts + chosen, 1);
 }
 
 /// One CTA, a thread per expert.
 __global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes routes) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   __shared__ int32_t ends[kMaxExperts];
   const int expert = static_cast<int>(threadIdx.x);
   const auto num_experts = static_cast<int>(routes.num_experts);
@@ -115,6 +120,8 @@ __global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* i
                                                           int64_t in_stride, int dim,
                                                           const MoeRoutes routes,
                                                           __nv_bfloat16* out) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   __shared__ int64_t slots[kMaxTopK];
   const int64_t row = blockIdx.x;
   const auto top_k = static_cast<int>(routes.top_k);
@@ -130,6 +137,8 @@ __global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* i
 __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs, int dim,
                                                            const MoeRoutes routes, float* residual,
                                                            int64_t residual_stride) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   __shared__ int64_t slots[kMaxTopK];
   __shared__ float weights[kMaxTopK];
   const int64_t row = blockIdx.x;
@@ -161,28 +170,26 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* 
 
 void launch_route(const float* logits, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream) {
-  route_kernel<<<blocks_for(routes.rows, kWarps), kThreads, 0, stream>>>(logits, normalise, routes);
-  check_cuda(cudaGetLastError(), "launching route_kernel");
+  launch_overlapping(route_kernel, blocks_for(routes.rows, kWarps), kThreads, 0, stream,
+                     "launching route_kernel", logits, normalise, routes);
 }
 
 void launch_tiles(const MoeRoutes& routes, cudaStream_t stream) {
-  tiles_kernel<<<1, kMaxExperts, 0, stream>>>(routes);
-  check_cuda(cudaGetLastError(), "launching tiles_kernel");
+  launch_overlapping(tiles_kernel, 1, kMaxExperts, 0, stream, "launching tiles_kernel", routes);
 }
 
 void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cudaStream_t stream) {
-  gather_kernel<<<static_cast<unsigned>(routes.rows), kThreads, 0, stream>>>(
-      in.as<const __nv_bfloat16>(), in.stride[0], static_cast<int>(in.shape[1]), routes,
-      static_cast<__nv_bfloat16*>(out));
-  check_cuda(cudaGetLastError(), "launching gather_kernel");
+  launch_overlapping(gather_kernel, static_cast<unsigned>(routes.rows), kThreads, 0, stream,
+                     "launching gather_kernel", in.as<const __nv_bfloat16>(), in.stride[0],
+                     static_cast<int>(in.shape[1]), routes, static_cast<__nv_bfloat16*>(out));
 }
 
 void launch_combine(const void* outputs, const MoeRoutes& routes, const TensorView& residual,
                     cudaStream_t stream) {
-  combine_kernel<<<static_cast<unsigned>(routes.rows), kThreads, 0, stream>>>(
-      static_cast<const __nv_bfloat16*>(outputs), static_cast<int>(residual.shape[1]), routes,
-      residual.as<float>(), residual.stride[0]);
-  check_cuda(cudaGetLastError(), "launching combine_kernel");
+  launch_overlapping(combine_kernel, static_cast<unsigned>(routes.rows), kThreads, 0, stream,
+                     "launching combine_kernel", static_cast<const __nv_bfloat16*>(outputs),
+                     static_cast<int>(residual.shape[1]), routes, residual.as<float>(),
+                     residual.stride[0]);
 }
 
 }  // namespace fovea::cuda

@@ -3,7 +3,8 @@
 
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -54,17 +55,19 @@ __global__ __launch_bounds__(kMaxThreads) void norm_kernel(const NormParams p) {
   const float* x = static_cast<const float*>(p.x) + blockIdx.x * p.x_stride;
   auto* out = static_cast<__nv_bfloat16*>(p.out) + blockIdx.x * p.out_stride;
   const RowShare<kGroups> share(p.dim);
-  Floats<8> row[kGroups];
+  Floats<8> row[kGroups], weight[kGroups];
   float sum = 0;
+  share.for_each([&](int i, int at) { weight[i] = load<8>(p.weight + at); });
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   share.for_each([&](int i, int at) { row[i] = load<8>(x + at); });
   share.for_each([&](int i, int) { sum += sum_of_squares(row[i]); });
   const float mean = block_sum(sum) / static_cast<float>(p.dim);
   if (threadIdx.x == 0 && p.noted != nullptr && !isfinite(mean)) atomicMin(p.noted, p.layer);
   const float scale = 1.0f / sqrtf(mean + p.eps);
   share.for_each([&](int i, int at) {
-    const Floats<8> weight = load<8>(p.weight + at);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) row[i].values[j] *= scale * weight.values[j];
+    for (int j = 0; j < 8; ++j) row[i].values[j] *= scale * weight[i].values[j];
     store(row[i], out + at);
   });
 }
@@ -76,6 +79,8 @@ __global__ __launch_bounds__(kMaxThreads) void add_normed_kernel(const NormParam
   const RowShare<kGroups> share(p.dim);
   Floats<8> row[kGroups], sums[kGroups];
   float sum = 0;
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   share.for_each([&](int i, int at) {
     row[i] = load<8>(x + at);
     sums[i] = load<8>(residual + at);
@@ -103,6 +108,8 @@ struct EmbedParams {
 };
 
 __global__ __launch_bounds__(kMaxThreads) void embed_kernel(const EmbedParams p) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const int32_t token = p.tokens[blockIdx.x];
   const bool is_known = 0 <= token && token < p.vocab_size;
   // What is not finite is noted by the next norm, and no memory outside the table is read.
@@ -141,8 +148,8 @@ void launch_embed(const int32_t* tokens, const TensorView& table, float scale,
                       scale,
                       out.as<float>(),
                       out.stride[0]};
-  embed_kernel<<<static_cast<unsigned>(out.shape[0]), kMaxThreads, 0, stream>>>(p);
-  check_cuda(cudaGetLastError(), "launching embed_kernel");
+  launch_overlapping(embed_kernel, static_cast<unsigned>(out.shape[0]), kMaxThreads, 0, stream,
+                     "launching embed_kernel", p);
 }
 
 void launch_norm(const TensorView& x, const TensorView& weight, float eps, int32_t layer,
@@ -153,9 +160,9 @@ void launch_norm(const TensorView& x, const TensorView& weight, float eps, int32
                      noted,        out.data,
                      out.stride[0]};
   with_groups(x.shape[1], [&]<int kGroups>(std::integral_constant<int, kGroups>, unsigned threads) {
-    norm_kernel<kGroups><<<static_cast<unsigned>(x.shape[0]), threads, 0, stream>>>(p);
+    launch_overlapping(norm_kernel<kGroups>, static_cast<unsigned>(x.shape[0]), threads, 0, stream,
+                       "launching norm_kernel", p);
   });
-  check_cuda(cudaGetLastError(), "launching norm_kernel");
 }
 
 void launch_add_normed(const TensorView& x, const TensorView& weight, float eps,
@@ -170,9 +177,9 @@ void launch_add_normed(const TensorView& x, const TensorView& weight, float eps,
                      residual.data,
                      residual.stride[0]};
   with_groups(x.shape[1], [&]<int kGroups>(std::integral_constant<int, kGroups>, unsigned threads) {
-    add_normed_kernel<kGroups><<<static_cast<unsigned>(x.shape[0]), threads, 0, stream>>>(p);
+    launch_overlapping(add_normed_kernel<kGroups>, static_cast<unsigned>(x.shape[0]), threads, 0,
+                       stream, "launching add_normed_kernel", p);
   });
-  check_cuda(cudaGetLastError(), "launching add_normed_kernel");
 }
 
 }  // namespace fovea::cuda

@@ -3,7 +3,8 @@
 
 #include "fovea/ops/cuda/rope_table.h"
 #include "fovea/ops/cuda/row_kernels.h"
-#include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 namespace {
@@ -17,6 +18,8 @@ struct Frequencies {
 __global__ __launch_bounds__(kThreads) void rope_table_kernel(
     const __grid_constant__ Frequencies frequencies, const int64_t* first_position,
     int64_t num_values, int half, float* cosines, float* sines) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= num_values) return;
   const int64_t row = at / half;
@@ -35,9 +38,8 @@ void launch_rope_table(std::span<const double> frequencies, const int64_t* first
   std::copy(frequencies.begin(), frequencies.end(), by_value.values);
   const auto half = static_cast<int64_t>(frequencies.size());
   const unsigned grid = blocks_for(num_rows * half, kThreads);
-  rope_table_kernel<<<grid, kThreads, 0, stream>>>(by_value, first_position, num_rows * half,
-                                                   static_cast<int>(half), cos, sin);
-  check_cuda(cudaGetLastError(), "launching rope_table_kernel");
+  launch_overlapping(rope_table_kernel, grid, kThreads, 0, stream, "launching rope_table_kernel",
+                     by_value, first_position, num_rows * half, static_cast<int>(half), cos, sin);
 }
 
 }  // namespace fovea::cuda
