@@ -151,6 +151,7 @@ void Session::Impl::grow_pages(int64_t new_length) {
 
 void Session::Impl::forward(ForwardStep step, bool is_decode, StepClock::time_point start) {
   step.position = length();
+  step.is_decode = is_decode;
   step.cache = cache.get();
   step.page_table = page_table;
   step.num_stats_pages = num_stats_pages;

@@ -8,11 +8,12 @@
 namespace fovea {
 namespace {
 
-/// Makes `staged` and `tensor` hold at least `count` elements.
-void grow(DType dtype, int64_t count, Device device, Tensor& staged, Tensor& tensor) {
-  if (!staged.empty() && staged.view().shape[0] >= count) return;
+/// Makes `staged` and `tensor` hold at least `count` elements; returns whether they were replaced.
+bool grow(DType dtype, int64_t count, Device device, Tensor& staged, Tensor& tensor) {
+  if (!staged.empty() && staged.view().shape[0] >= count) return false;
   staged = Tensor(dtype, {count});
   tensor = Tensor(dtype, {count}, device);
+  return true;
 }
 
 void upload(const Tensor& staged, const Tensor& tensor, int64_t count, const Context& context) {
@@ -27,19 +28,19 @@ void upload(const Tensor& staged, const Tensor& tensor, int64_t count, const Con
 }  // namespace
 
 void StepInput::set(std::span<const int32_t> tokens, int64_t position,
-                    std::span<const int32_t> page_table, int64_t prompt_len, int64_t rows_per_piece,
-                    const Context& context) {
+                    std::span<const int32_t> page_table, int64_t page_table_stride,
+                    int64_t prompt_len, int64_t rows_per_piece, const Context& context) {
   num_tokens_ = static_cast<int64_t>(tokens.size());
-  num_pages_ = static_cast<int64_t>(page_table.size());
+  num_pages_ = page_table_stride;
   num_pieces_ = ceil_div(num_tokens_, rows_per_piece);
 
-  grow(DType::kI32, num_tokens_ + num_pages_, device_, staged_ids_, ids_);
-  auto* ids = staged_ids_.as<int32_t>();
-  std::copy(page_table.begin(), page_table.end(), std::copy(tokens.begin(), tokens.end(), ids));
+  if (grow(DType::kI32, num_tokens_ + num_pages_, device_, staged_ids_, ids_)) ++generation_;
+  int32_t* ids = std::copy(tokens.begin(), tokens.end(), staged_ids_.as<int32_t>());
+  std::fill(std::copy(page_table.begin(), page_table.end(), ids), ids + num_pages_, 0);
   upload(staged_ids_, ids_, num_tokens_ + num_pages_, context);
 
   const int64_t num_numbers = 5 + 3 * num_pieces_;
-  grow(DType::kI64, num_numbers, device_, staged_numbers_, numbers_);
+  if (grow(DType::kI64, num_numbers, device_, staged_numbers_, numbers_)) ++generation_;
   auto* numbers = staged_numbers_.as<int64_t>();
   *numbers++ = position;
   *numbers++ = prompt_len;

@@ -10,19 +10,22 @@
 
 namespace fovea {
 
-/// Keeps its addresses until a step is larger than any before.
+/// Its addresses change with generation() only, when a step is larger than any before.
 class StepInput {
  public:
   explicit StepInput(Device device) : device_(device) {}
 
   /// Rows of `tokens` sit at `position` and after it. They are also cut into pieces of
-  /// `rows_per_piece` rows, each a sequence that ends with the piece.
+  /// `rows_per_piece` rows, each a sequence that ends with the piece. Kernels are told that the
+  /// page table has room for `page_table_stride` pages.
   void set(std::span<const int32_t> tokens, int64_t position, std::span<const int32_t> page_table,
-           int64_t prompt_len, int64_t rows_per_piece, const Context& context);
+           int64_t page_table_stride, int64_t prompt_len, int64_t rows_per_piece,
+           const Context& context);
 
   const int32_t* tokens() const { return ids_.as<int32_t>(); }
   const int32_t* page_table() const { return tokens() + num_tokens_; }
   int64_t page_table_stride() const { return num_pages_; }
+  int64_t generation() const { return generation_; }
   const int64_t* position() const { return numbers(0); }
   const int64_t* prompt_len() const { return numbers(1); }
 
@@ -39,6 +42,7 @@ class StepInput {
   Tensor ids_;                          // i32: tokens, page table
   Tensor numbers_;  // i64: position, prompt length, q_offsets and kv_len of all and of each piece
   int64_t num_tokens_ = 0, num_pages_ = 0, num_pieces_ = 0;
+  int64_t generation_ = 0;
 };
 
 }  // namespace fovea

@@ -17,6 +17,14 @@ namespace {
 
 constexpr int64_t kRowsPerScore = 32;  // logits of a few rows at a time: [32, vocab_size]
 
+/// Room of a page table in decode: few different numbers whatever the length, so that a recorded
+/// step fits many.
+int64_t decode_page_room(int64_t num_pages) {
+  int64_t room = 64;
+  while (room < num_pages) room *= 2;
+  return room;
+}
+
 /// How `logits` rate `target`.
 TokenScore rate_token(std::span<const float> logits, int32_t target) {
   TokenScore score;
@@ -92,13 +100,31 @@ void Transformer::forward(const ForwardStep& step) {
   num_rows_ = static_cast<int64_t>(step.tokens.size());
   check_argument(num_rows_ > 0 && num_rows_ <= max_rows_,
                  "a step must have 1 ... {} tokens, got {}", max_rows_, num_rows_);
-  const ModelConfig& config = model_.config();
-  const Weights& weights = model_.weights();
   observer_ = step.observer;
   selection_->take_lengths();  // a step that was cancelled left its own
-  workers_->begin_step(num_rows_, num_rows_ > 1 || observer_ != nullptr);
-  input_.set(step.tokens, step.position, step.page_table, step.prompt_len, rows_per_piece(step),
-             workers_->context());
+  workers_->begin_step(num_rows_, !step.is_decode || observer_ != nullptr);
+  const auto num_pages = static_cast<int64_t>(step.page_table.size());
+  input_.set(step.tokens, step.position, step.page_table,
+             step.is_decode ? decode_page_room(num_pages) : num_pages, step.prompt_len,
+             rows_per_piece(step), workers_->context());
+  if (step.is_decode && step.selector == nullptr) {
+    workers_->replay(
+        {reinterpret_cast<int64_t>(step.cache), input_.page_table_stride(), input_.generation()},
+        [&] { run_layers(step); });
+  } else {
+    run_layers(step);
+  }
+  for (const LayerWeights& layer : model_.weights().layers) {
+    count_layer_matmuls(num_rows_, layer, &report_.work);
+  }
+  check_finite();
+  count_attention(step);
+  report_timings();
+}
+
+void Transformer::run_layers(const ForwardStep& step) {
+  const ModelConfig& config = model_.config();
+  const Weights& weights = model_.weights();
   rope_.fill(input_.position(), num_rows_, workers_->context());
   if (config.sliding_window > 0) {
     rope_local_.fill(input_.position(), num_rows_, workers_->context());
@@ -126,13 +152,9 @@ void Transformer::forward(const ForwardStep& step) {
       mlp(layer, slab, worker);
       if (layer + 1 < config.num_layers) attention_in(step, layer + 1, slab, worker);
     });
-    count_layer_matmuls(num_rows_, weights.layers[static_cast<size_t>(layer)], &report_.work);
     workers_->catch_up();
     if (step.after_layer) step.after_layer(layer + 1);
   }
-  check_finite();
-  count_attention(step);
-  report_timings();
 }
 
 /// Norm, q/k/v, RoPE; q into its buffer, k and v into the pages.
@@ -366,7 +388,7 @@ void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
   }
   Worker& worker = workers_->first();
   const TensorView normed = rows_of(worker.normed.view(), 0, 1);
-  workers_->begin_step(1, num_rows_ > 1 || observer_ != nullptr);
+  workers_->begin_step(1, true);
   for (int64_t row = 0; row < num_rows; ++row) {
     worker.ops->norm(rows_of(residual_.view(), first_row + row, 1), weights.output_norm.view(),
                      static_cast<float>(config.rms_eps), config.num_layers, normed);

@@ -30,6 +30,7 @@ struct ForwardStep {
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed already
   bool periphery = false;
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
+  bool is_decode = false;
   StepObserver* observer = nullptr;
   /// Called after each layer with layers done; may throw to stop the step.
   std::function<void(int64_t layers_done)> after_layer;
@@ -73,6 +74,7 @@ class Transformer {
   int64_t activation_bytes() const;
 
  private:
+  void run_layers(const ForwardStep& step);
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);
   void mlp(int64_t layer, const Slab& slab, Worker& worker);

@@ -58,6 +58,9 @@ class Workers {
   virtual void begin_step(int64_t num_rows, bool is_timed) = 0;
   /// Takes rows [0, num_rows) through `body`, at most `max_rows` at once by one worker.
   virtual void for_each_slab(int64_t num_rows, int64_t max_rows, const Body& body) = 0;
+  /// Does `body`, which asks nothing of the device but work, and for one `key` always the same.
+  /// A GPU may record it and later replay the record.
+  virtual void replay(const std::vector<int64_t>& key, const std::function<void()>& body) = 0;
   /// What all together did since the last border was `op`.
   virtual void lap(StepOp op, int64_t layer) = 0;
   /// Waits until a GPU is so close that what the caller then sees, a cancel flag, is recent.

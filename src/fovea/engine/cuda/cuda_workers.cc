@@ -33,6 +33,8 @@ class EventClock {
     record_event(0);
   }
 
+  bool is_timed() const { return is_timed_; }
+
   void lap(StepOp op, int64_t layer) {
     if (!is_timed_) return;
     borders_.push_back({op, layer});
@@ -90,6 +92,57 @@ class EventClock {
   std::vector<size_t> marks_;  // borders_.size() at each
 };
 
+/// The last body that was replayed, as a CUDA graph.
+class GraphRecord {
+ public:
+  explicit GraphRecord(const Context& context) : context_(context) {}
+  ~GraphRecord() { forget(); }
+  GraphRecord(const GraphRecord&) = delete;
+  GraphRecord& operator=(const GraphRecord&) = delete;
+
+  /// The first time a key comes, `body` runs as it is: it may still choose and allocate things.
+  void run(const std::vector<int64_t>& key, const std::function<void()>& body) {
+    if (key != key_) {
+      forget();
+      key_ = key;
+      body();
+      return;
+    }
+    if (graph_ == nullptr) record(body);
+    check_cuda(cudaGraphLaunch(graph_, cuda::stream_of(context_)), "launching a step's graph");
+  }
+
+ private:
+  void record(const std::function<void()>& body) {
+    const cuda::DeviceScope scope(context_);
+    const cudaStream_t stream = cuda::stream_of(context_);
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+               "recording a step");
+    cudaGraph_t recorded = nullptr;
+    try {
+      body();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream, &recorded));
+      if (recorded != nullptr) static_cast<void>(cudaGraphDestroy(recorded));
+      throw;
+    }
+    check_cuda(cudaStreamEndCapture(stream, &recorded), "recording a step");
+    const cudaError_t status = cudaGraphInstantiate(&graph_, recorded, 0);
+    static_cast<void>(cudaGraphDestroy(recorded));
+    check_cuda(status, "preparing a step's graph");
+  }
+
+  void forget() {
+    if (graph_ != nullptr) static_cast<void>(cudaGraphExecDestroy(graph_));
+    graph_ = nullptr;
+    key_.clear();
+  }
+
+  Context context_;
+  std::vector<int64_t> key_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 class CudaWorker final : public Worker {
  public:
   CudaWorker(const Model& model, int64_t max_rows, const Context& context, EventClock& clock)
@@ -106,6 +159,7 @@ class CudaWorkers final : public Workers {
       : stream_(make_stream(model.context().device)),
         context_{model.context().device, model.context().num_threads, stream_.get()},
         clock_(context_),
+        record_(context_),
         worker_(model, max_rows, context_, clock_) {}
 
   const Context& context() const override { return context_; }
@@ -123,6 +177,14 @@ class CudaWorkers final : public Workers {
     }
   }
 
+  void replay(const std::vector<int64_t>& key, const std::function<void()>& body) override {
+    if (clock_.is_timed()) {
+      body();
+    } else {
+      record_.run(key, body);
+    }
+  }
+
   void lap(StepOp op, int64_t layer) override { clock_.lap(op, layer); }
   void catch_up() override { clock_.mark_and_wait(); }
   int64_t non_finite_layer() override { return worker_.ops->non_finite_layer(); }
@@ -133,6 +195,7 @@ class CudaWorkers final : public Workers {
   std::shared_ptr<void> stream_;
   Context context_;
   EventClock clock_;
+  GraphRecord record_;
   CudaWorker worker_;
 };
 
