@@ -16,6 +16,7 @@ using cases::AttentionCase;
 using cases::AttentionData;
 using cases::DeviceMirror;
 using cases::Lists;
+using cases::row_difference;
 
 class CudaAttention : public testing::Test {
  protected:
@@ -26,11 +27,12 @@ class CudaAttention : public testing::Test {
 
 /// What the backend says it can do, so that no case drops out unseen.
 bool is_supported(const AttentionCase& c) {
-  const int64_t tile = c.head_dim == 256 ? 64 : 128;
+  const bool has_blocks_of_64 = c.lists != Lists::kNone && c.block_size == 64;
+  const int64_t tile = c.head_dim == 256 || has_blocks_of_64 ? 64 : 128;
   const bool has_head_dim = c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256;
   const bool has_pages =
       c.page_size == 0 || c.page_size % tile == 0 || (c.page_size >= 8 && tile % c.page_size == 0);
-  const bool has_lists = c.lists == Lists::kNone || c.block_size % 128 == 0;
+  const bool has_lists = c.lists == Lists::kNone || has_blocks_of_64 || c.block_size % 128 == 0;
   return has_head_dim && has_pages && has_lists;
 }
 
@@ -63,7 +65,7 @@ std::vector<AttentionCase> larger_cases() {
     }
     add("sinks", {.q_lens = {333}, .kv_lens = {777}, .num_q_heads = 3, .has_sinks = true});
     for (const Lists lists : {Lists::kAll, Lists::kRandom, Lists::kNoDiagonal, Lists::kSomeEmpty}) {
-      for (const int64_t block_size : {128, 256}) {
+      for (const int64_t block_size : {64, 128, 256}) {
         add(fmt::format("lists_{}_{}", static_cast<int>(lists), block_size).c_str(),
             {.q_lens = {1500, 0, 200, 1},
              .kv_lens = {1500, 40, 1777, 3000},
@@ -83,7 +85,7 @@ std::vector<AttentionCase> larger_cases() {
                                      .lists = Lists::kRandom,
                                      .density = 0.5});
     for (const Lists lists : {Lists::kAll, Lists::kRandom, Lists::kNoDiagonal, Lists::kSomeEmpty}) {
-      for (const int64_t block_size : {128, 256}) {
+      for (const int64_t block_size : {64, 128, 256}) {
         add(fmt::format("periphery_{}_{}", static_cast<int>(lists), block_size).c_str(),
             {.q_lens = {1500, 0, 200, 1},
              .kv_lens = {1500, 40, 1777, 3000},
@@ -133,29 +135,6 @@ std::vector<AttentionCase> larger_cases() {
     add("padded", {.q_lens = {300, 64}, .kv_lens = {300, 800}, .is_strided = true});
   }
   return all;
-}
-
-/// Empty when outputs agree: NaN and Inf positions, the norm over everything, then the norm of each
-/// row of head_dim elements. A row's error is measured against that row: early rows are averages of
-/// few values and far larger than late ones. Weights and results are rounded once each.
-std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
-                           int64_t head_dim, DType dtype) {
-  const double ulp = dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
-  const std::string overall = cases::difference(actual, expected, {ulp, INFINITY});
-  if (!overall.empty()) return overall;
-  for (size_t row = 0; row < actual.size(); row += static_cast<size_t>(head_dim)) {
-    double error = 0, norm = 0;
-    for (size_t i = row; i < row + static_cast<size_t>(head_dim); ++i) {
-      if (!std::isfinite(expected[i])) continue;
-      error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-      norm += std::pow(static_cast<double>(expected[i]), 2);
-    }
-    if (std::sqrt(error) > 2 * ulp * std::sqrt(norm)) {
-      return fmt::format("row {}: relative error {} above {}", row / static_cast<size_t>(head_dim),
-                         std::sqrt(error / norm), 2 * ulp);
-    }
-  }
-  return "";
 }
 
 void expect_like_reference(const AttentionCase& shape, DType dtype) {
@@ -279,6 +258,40 @@ TEST_F(CudaAttention, ARowsBitsDependOnNoChunkWithPeriphery) {
   two.params().q.shape[0] = two.params().out.shape[0] = two.params().lse.shape[1] = q_len;
   two.run(cuda_attention_backend());
   EXPECT_EQ(two.out(), rows_of(one.out(), one.params(), first_row, 900));
+}
+
+TEST_F(CudaAttention, ADecodedRowsBitsDependOnNoBatchMatesInItsMode) {
+  // bug 13
+  const AttentionCase batch{.q_lens = {1, 1, 4, 1, 0, 1},
+                            .kv_lens = {5000, 1, 900, 20000, 7, 256},
+                            .head_dim = 128,
+                            .num_q_heads = 8,
+                            .num_kv_heads = 2,
+                            .has_sinks = true,
+                            .page_size = 128};
+  AttentionData data(batch, DType::kF32, 3);
+  DeviceMirror all(data, DType::kBF16, false);
+  all.params().batch_invariant = true;
+  all.run(cuda_attention_backend());
+  reference_attention_backend().run(data.params(), {});
+  EXPECT_EQ(row_difference(all.out(), data.out(), batch.head_dim, DType::kBF16), "");
+  int64_t first_row = 0;
+  for (size_t s = 0; s < batch.q_lens.size(); first_row += batch.q_lens[s++]) {
+    const int64_t q_len = batch.q_lens[s];
+    if (q_len == 0) continue;
+    DeviceMirror one(data, DType::kBF16, false);
+    AttentionParams& params = one.params();
+    params.batch_invariant = true;
+    const int64_t q_offsets[] = {0, q_len};
+    const auto offsets = cases::DeviceBuffer::copy_of(q_offsets, 2);
+    params.batch = {1, offsets.as<int64_t>(), params.batch.kv_lens + s};
+    params.kv.page_table += static_cast<int64_t>(s) * params.kv.page_table_stride;
+    params.q.data = params.q.as<uint16_t>() + first_row * params.q.stride[0];
+    params.q.shape[0] = params.out.shape[0] = params.lse.shape[1] = q_len;
+    one.run(cuda_attention_backend());
+    EXPECT_EQ(one.out(), rows_of(all.out(), all.params(), first_row, first_row + q_len))
+        << "sequence " << s;
+  }
 }
 
 TEST_F(CudaAttention, SelectingEverythingIsDense) {

@@ -74,7 +74,7 @@ TEST(CudaKvTiles, HoldEveryVisibleKeyAndOnlyMaskedTilesHaveHiddenOnes) {
           for (const int q_len : {1, 100, 400, 900}) {
             const SequenceShape shape{q_len, kv_len, causal, window};
             for (int q_tile = shape.first_q_tile(); q_tile < shape.end_q_tile(); ++q_tile) {
-              const KvTileRange range = kv_tile_range(shape, q_tile, rows);
+              const KvTileRange range = kv_tile_range(shape, q_tile * kQTileRows, kQTileRows, rows);
               for (int tile = 0; tile * rows < kv_len; ++tile) {
                 bool any = false, all = true;
                 for (int r = 0; r < kQTileRows; ++r) {
@@ -108,7 +108,7 @@ TEST(CudaMeanTiles, HoldEveryVisibleMean) {
       for (const int window : {-1, 0, 127, 128, 1000, 40000}) {
         const SequenceShape shape{40000, 40000, true, window};
         for (int q_tile = 0; q_tile < shape.end_q_tile(); ++q_tile) {
-          const MeanTileRange range = mean_tile_range(shape, q_tile, block_size, rows);
+          const MeanTileRange range = mean_tile_range(shape, q_tile * kQTileRows, block_size, rows);
           ASSERT_GE(range.first, 0);
           ASSERT_LE(range.first, range.end);
           num_tiles += range.end - range.first;
@@ -131,7 +131,7 @@ TEST(CudaMeanTiles, HoldEveryVisibleMean) {
 TEST(CudaQTiles, FourMillionTokensStayInRange) {
   const SequenceShape shape{4 << 20, 4 << 20};
   EXPECT_EQ(shape.end_q_tile(), 32768);
-  const KvTileRange range = kv_tile_range(shape, 32767, 128);
+  const KvTileRange range = kv_tile_range(shape, 32767 * kQTileRows, kQTileRows, 128);
   EXPECT_EQ(range.end, 32768);
   EXPECT_EQ(range.first_masked_high, 32767);
   EXPECT_LT(max_q_tiles(4 << 20, 1) * 128, INT32_MAX);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "fovea/tensor/cuda/device.h"
+#include "tests/cases/tolerances.h"
 
 namespace fovea::cases {
 namespace {
@@ -77,6 +78,26 @@ void round_inputs(const AttentionData& data, DType dtype) {
       set(*view, offset, from_bits(to_bits(get(*view, offset), dtype), dtype));
     });
   }
+}
+
+std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
+                           int64_t head_dim, DType dtype) {
+  const double ulp = dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  const std::string overall = difference(actual, expected, {ulp, INFINITY});
+  if (!overall.empty()) return overall;
+  for (size_t row = 0; row < actual.size(); row += static_cast<size_t>(head_dim)) {
+    double error = 0, norm = 0;
+    for (size_t i = row; i < row + static_cast<size_t>(head_dim); ++i) {
+      if (!std::isfinite(expected[i])) continue;
+      error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    if (std::sqrt(error) > 2 * ulp * std::sqrt(norm)) {
+      return fmt::format("row {}: relative error {} above {}", row / static_cast<size_t>(head_dim),
+                         std::sqrt(error / norm), 2 * ulp);
+    }
+  }
+  return "";
 }
 
 Context DeviceMirror::context() { return {.device = {DeviceType::kCuda, 0}}; }
@@ -157,6 +178,10 @@ DeviceMirror::DeviceMirror(const AttentionData& data, DType dtype, bool is_padde
 }
 
 void DeviceMirror::run(const AttentionBackend& backend) {
+  run([&] { backend.run(params_, context()); });
+}
+
+void DeviceMirror::run(const std::function<void()>& launch) {
   std::vector<uint16_t> out(static_cast<size_t>(out_layout_.num_elements));
   std::vector<float> lse(static_cast<size_t>(lse_layout_.num_elements));
   std::memset(out.data(), static_cast<int>(kPoison), out.size() * 2);
@@ -165,7 +190,7 @@ void DeviceMirror::run(const AttentionBackend& backend) {
   const auto lse_poison = std::bit_cast<uint32_t>(lse[0]);
   out_buffer_.upload(out.data());
   lse_buffer_.upload(lse.data());
-  backend.run(params_, context());
+  launch();
   cuda::check_cuda(cudaDeviceSynchronize(), "running attention");
   out_buffer_.download(out.data());
   lse_buffer_.download(lse.data());

@@ -45,6 +45,12 @@ class DeviceBuffer {
 /// and a kernel over its mirror see the same numbers.
 void round_inputs(const AttentionData& data, DType dtype);
 
+/// Empty when outputs agree: NaN and Inf positions, the norm over everything, then the norm of each
+/// row of head_dim elements. A row's error is measured against that row: early rows are averages of
+/// few values and far larger than late ones. Weights and results are rounded once each.
+std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
+                           int64_t head_dim, DType dtype);
+
 /// One call's tensors on the GPU, 16 bits wide. Rows are padded (8 columns, and one head more, of
 /// NaN) where `is_padded`; a guard of poison lies around every output.
 class DeviceMirror {
@@ -57,6 +63,8 @@ class DeviceMirror {
 
   /// Runs the backend on poisoned outputs and fetches them.
   void run(const AttentionBackend& backend);
+  /// The same with a call, or several, of the caller's own.
+  void run(const std::function<void()>& launch);
   /// Output and lse as floats in the order of their views; after run().
   const std::vector<float>& out() const { return out_values_; }
   const std::vector<float>& lse() const { return lse_values_; }

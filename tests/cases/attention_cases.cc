@@ -470,6 +470,11 @@ std::vector<AttentionCase> make_cases() {
        .kv_lens = {350},
        .causal = false,
        .window_left = 64});
+  add({.name = "window_non_causal_decode",
+       .q_lens = {1, 3},
+       .kv_lens = {2300, 900},
+       .causal = false,
+       .window_left = 700});
   add({.name = "sinks", .q_lens = {150, 1}, .kv_lens = {150, 1500}, .has_sinks = true});
   add({.name = "sinks_window",
        .q_lens = {150, 1, 2},

@@ -45,6 +45,10 @@ struct AttentionParams {
   float softmax_scale = 0;   // finite, not negative; 0 means 1 / sqrt(head_dim)
   int64_t window_left = -1;  // keys to the left of a row's own position that it sees; -1 means all
   bool causal = true;
+  /// A GPU cuts the keys of decode (8 rows a sequence or fewer, on average) over its processors by
+  /// what the whole batch needs. True: at fixed places, so that a row's bits depend on no batch
+  /// mates; slower. Prefill and the CPU need no such mode.
+  bool batch_invariant = false;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
   TensorView q_scale;  // f8e4m3 only, optional (1): f32 [num_q_heads], times a code of q

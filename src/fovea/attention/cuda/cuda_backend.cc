@@ -22,16 +22,18 @@ struct Instance {
   DType dtype;
   int64_t head_dim;
   PrefillLauncher launch;
+  PrefillLauncher launch_b64;  // for lists of blocks of 64
   PrefillLauncher launch_split;
 };
 
 constexpr Instance kInstances[] = {
-    {DType::kBF16, 64, launch_prefill_bf16_d64, launch_split_bf16_d64},
-    {DType::kBF16, 128, launch_prefill_bf16_d128, launch_split_bf16_d128},
-    {DType::kBF16, 256, launch_prefill_bf16_d256, launch_split_bf16_d256},
-    {DType::kF16, 64, launch_prefill_f16_d64, launch_split_f16_d64},
-    {DType::kF16, 128, launch_prefill_f16_d128, launch_split_f16_d128},
-    {DType::kF16, 256, launch_prefill_f16_d256, launch_split_f16_d256},
+    {DType::kBF16, 64, launch_prefill_bf16_d64, launch_prefill_bf16_d64_b64, launch_split_bf16_d64},
+    {DType::kBF16, 128, launch_prefill_bf16_d128, launch_prefill_bf16_d128_b64,
+     launch_split_bf16_d128},
+    {DType::kBF16, 256, launch_prefill_bf16_d256, launch_prefill_bf16_d256, launch_split_bf16_d256},
+    {DType::kF16, 64, launch_prefill_f16_d64, launch_prefill_f16_d64_b64, launch_split_f16_d64},
+    {DType::kF16, 128, launch_prefill_f16_d128, launch_prefill_f16_d128_b64, launch_split_f16_d128},
+    {DType::kF16, 256, launch_prefill_f16_d256, launch_prefill_f16_d256, launch_split_f16_d256},
 };
 
 const Instance* find_instance(const AttentionParams& params) {
@@ -43,15 +45,23 @@ const Instance* find_instance(const AttentionParams& params) {
   return nullptr;
 }
 
+bool has_blocks_of_64(const AttentionParams& params) {
+  return params.selection != nullptr && params.selection->block_size == 64;
+}
+
+int32_t kv_tile_rows(const AttentionParams& params) {
+  return has_blocks_of_64(params) ? 64 : prefill_kv_tile_rows(params.head_dim());
+}
+
 /// Rows of one box of K and V: a KV tile, or a page where that is smaller.
 int32_t box_rows(const AttentionParams& params) {
-  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  const int64_t tile = kv_tile_rows(params);
   return static_cast<int32_t>(params.kv.is_paged() ? std::min(tile, params.kv.page_size) : tile);
 }
 
 std::string why_no_pages(const AttentionParams& params) {
   if (!params.kv.is_paged()) return {};
-  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  const int64_t tile = kv_tile_rows(params);
   const int64_t page_size = params.kv.page_size;
   if (page_size % tile != 0 && (tile % page_size != 0 || page_size < 8)) {
     return fmt::format("page_size must divide {} (8 or more) or be a multiple of it, got {}", tile,
@@ -63,8 +73,8 @@ std::string why_no_pages(const AttentionParams& params) {
 std::string why_no_selection(const AttentionParams& params) {
   if (params.selection == nullptr) return {};
   const int64_t block_size = params.selection->block_size;
-  if (block_size % kQTileRows != 0 || block_size > INT32_MAX) {
-    return fmt::format("block_size must be a multiple of {}, got {}", kQTileRows, block_size);
+  if ((block_size != 64 && block_size % kQTileRows != 0) || block_size > INT32_MAX) {
+    return fmt::format("block_size must be 64 or a multiple of {}, got {}", kQTileRows, block_size);
   }
   return {};
 }
@@ -77,7 +87,7 @@ int64_t max_keys(const AttentionParams& params) {
 /// Blocks of one sequence that the tables allow, in whole tiles; 0 without periphery.
 int64_t max_means(const AttentionParams& params) {
   if (!params.periphery.enabled()) return 0;
-  const int64_t tile = prefill_kv_tile_rows(params.head_dim());
+  const int64_t tile = kv_tile_rows(params);
   // The last block counts although it may be incomplete: lists name it.
   const int64_t blocks = ceil_div(max_keys(params), params.selection->block_size);
   return ceil_div(std::max<int64_t>(blocks, 1), tile) * tile;
@@ -98,22 +108,27 @@ std::string why_no_periphery(const AttentionParams& params) {
   return why_no_tensor_map(params.periphery.v_mean, "v_mean");
 }
 
+/// KV tiles of one sequence that the tables allow, without a selection.
+int64_t max_kv_tiles(const AttentionParams& params) {
+  return ceil_div(max_keys(params), prefill_kv_tile_rows(params.head_dim()));
+}
+
 /// Few rows a sequence: K and V are the work, and one CTA per row would leave the others idle.
 /// Lengths are on the GPU, so the average decides; either way is right for any.
 bool uses_split_kv(const AttentionParams& params) {
   constexpr int64_t kMaxRowsPerSequence = 8;
   const int64_t total_q = params.q.shape[0];
-  const int64_t tiles = max_keys(params) / prefill_kv_tile_rows(params.head_dim()) + 1;
   return params.selection == nullptr && params.group_size() <= kQTileRows &&
          total_q <= kMaxRowsPerSequence * params.batch.batch_size &&
-         tiles <= INT32_MAX / std::max<int64_t>(total_q, 1);
+         max_kv_tiles(params) <=
+             INT32_MAX / std::max<int64_t>(total_q * params.kv.num_kv_heads(), 1);
 }
 
 /// Tiles, rows and positions are int32 in the kernel; addresses are not.
 std::string why_too_large(const AttentionParams& params) {
   const int64_t total_q = params.q.shape[0];
   const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
-  if (total_q > INT32_MAX / 2 || num_tiles > INT32_MAX / (2 * params.num_q_heads())) {
+  if (total_q > INT32_MAX / 2 || num_tiles > INT32_MAX / (4 * params.num_q_heads())) {
     return fmt::format("{} query rows x {} heads are more than one launch can number", total_q,
                        params.num_q_heads());
   }
@@ -136,6 +151,7 @@ PrefillParams make_params(const AttentionParams& params) {
   } else {
     p.kv_offsets = params.kv.kv_offsets;
   }
+  p.max_keys = static_cast<int32_t>(max_keys(params));
   p.box_rows = box_rows(params);
   p.batch_size = static_cast<int32_t>(params.batch.batch_size);
   p.total_q = static_cast<int32_t>(params.q.shape[0]);
@@ -262,7 +278,7 @@ class CudaAttention final : public AttentionBackend {
     const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
     constexpr int64_t kCounterBytes = Workspace::padded(2 * sizeof(int32_t));
     PackedMeans means;
-    means.tile_rows = prefill_kv_tile_rows(params.head_dim());
+    means.tile_rows = kv_tile_rows(params);
     Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}) +
                             2 * Workspace::padded(mean_bytes(params)),
                         "the query tiles and packed means of attention", context);
@@ -278,17 +294,21 @@ class CudaAttention final : public AttentionBackend {
       means.v = workspace.take<uint16_t>(mean_bytes(params) / 2);
       pack_means(params, means, p, maps, context);
     }
-    const int64_t max_rows = num_tiles * params.num_q_heads();
+    const int64_t max_rows = num_tiles * params.num_q_heads() * (has_blocks_of_64(params) ? 2 : 1);
     const auto num_ctas =
         static_cast<int>(std::min<int64_t>(num_multiprocessors(context.device.index), max_rows));
-    find_instance(params)->launch(maps, p, num_ctas, stream);
+    const Instance& instance = *find_instance(params);
+    (has_blocks_of_64(params) ? instance.launch_b64 : instance.launch)(maps, p, num_ctas, stream);
   }
 
   static void run_split_kv(const AttentionParams& params, const Context& context) {
     const int64_t total_q = params.q.shape[0];
     const int num_ctas = num_multiprocessors(context.device.index);
-    const int64_t rows =
-        max_pieces(num_ctas, total_q, params.kv.num_kv_heads()) * params.group_size();
+    const int64_t kv_heads = params.kv.num_kv_heads();
+    const int64_t pieces = params.batch_invariant
+                               ? max_chunks(max_kv_tiles(params), total_q, kv_heads)
+                               : max_pieces(num_ctas, total_q, kv_heads);
+    const int64_t rows = checked_mul(pieces, params.group_size(), "partial outputs");
     const int64_t out_floats = checked_mul(rows, params.head_dim(), "partial outputs");
     Workspace workspace(Workspace::padded((total_q + 1) * 4) + Workspace::padded(out_floats * 4) +
                             Workspace::padded(rows * 4),
@@ -297,6 +317,7 @@ class CudaAttention final : public AttentionBackend {
     p.tile_offsets = workspace.take<int32_t>(total_q + 1);
     p.partial_out = workspace.take<float>(out_floats);
     p.partial_lse = workspace.take<float>(rows);
+    p.chunk_tiles = params.batch_invariant ? kChunkTiles : 0;
     const float* sinks = p.sinks;
     p.sinks = nullptr;  // they join once, when the pieces do
     const cudaStream_t stream = stream_of(context);

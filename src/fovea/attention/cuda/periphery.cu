@@ -15,7 +15,7 @@ __global__ __launch_bounds__(kPackThreads) void pack_means_kernel(const PrefillP
   const auto kv_head = static_cast<int>(blockIdx.y);
   const auto seq = static_cast<int>(blockIdx.z);
   const int chunks = head_dim / 8;  // of 16 bytes in a row
-  const int64_t num_blocks = params.kv_lens[seq] / params.block_size;
+  const int64_t num_blocks = sequence_shape(params, seq).kv_len / params.block_size;
   const int64_t group = int64_t{seq} * gridDim.y + kv_head;
   const int64_t first_row = group * params.max_means + int64_t{tile} * packed.tile_rows;
   for (int i = static_cast<int>(threadIdx.x); i < packed.tile_rows * chunks; i += kPackThreads) {

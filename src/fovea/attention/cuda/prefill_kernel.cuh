@@ -72,9 +72,9 @@ void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int nu
 
 }  // namespace fovea::cuda
 
-/// Defines one launcher of prefill_launch.h; the last argument is kIsSplit.
-#define FOVEA_PREFILL_INSTANCE(name, Element, kHeadDim, kIsSplit)                               \
-  void fovea::cuda::name(const PrefillMaps& maps, const PrefillParams& params, int num_ctas,    \
-                         cudaStream_t stream) {                                                 \
-    launch_prefill<PrefillTraits<Element, kHeadDim, kIsSplit>>(maps, params, num_ctas, stream); \
+/// Defines one launcher of prefill_launch.h; what follows the name are arguments of PrefillTraits.
+#define FOVEA_PREFILL_INSTANCE(name, ...)                                                    \
+  void fovea::cuda::name(const PrefillMaps& maps, const PrefillParams& params, int num_ctas, \
+                         cudaStream_t stream) {                                              \
+    launch_prefill<PrefillTraits<__VA_ARGS__>>(maps, params, num_ctas, stream);              \
   }

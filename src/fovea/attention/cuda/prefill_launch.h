@@ -28,6 +28,12 @@ void launch_prefill_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaS
 void launch_prefill_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 
+/// For lists of blocks of 64; head_dim 256 needs no others.
+void launch_prefill_bf16_d64_b64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_prefill_bf16_d128_b64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_prefill_f16_d64_b64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_prefill_f16_d128_b64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+
 void launch_split_bf16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_bf16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "fovea/attention/cuda/prefill_tiles.h"
+
 namespace fovea::cuda {
 
 /// A query tile that exists: filled on the device, because lengths live there.
@@ -29,6 +31,7 @@ struct PrefillParams {
   int64_t page_table_stride = 0;
   int32_t page_size = 0;  // 0: contiguous
   int32_t num_pages = 0;
+  int32_t max_keys = 0;  // of a sequence: what a row of the table can name, or rows of K
   int32_t box_rows = 0;  // rows of one TMA box of K and V
 
   int32_t batch_size = 0;
@@ -48,8 +51,9 @@ struct PrefillParams {
   int64_t sinks_stride = 0;
 
   // Split KV (decode) only, see split_kv.h.
-  const int32_t* tile_offsets =
-      nullptr;                   // [total_q + 1]: KV tiles of the q rows before, per KV head
+  // [total_q + 1]: KV tiles, or chunks, of the q rows before, per KV head
+  const int32_t* tile_offsets = nullptr;
+  int32_t chunk_tiles = 0;       // KV tiles of a chunk; 0: no chunks
   float* partial_out = nullptr;  // [pieces, group_size, head_dim]
   float* partial_lse = nullptr;  // [pieces, group_size]
   int32_t total_q = 0;
@@ -66,5 +70,17 @@ struct PrefillParams {
   int32_t max_means = 0;  // of one sequence and KV head, a multiple of a KV tile's rows
   float mean_bias = 0;    // log(block_size) / softmax_scale: a mean's weight as a logit
 };
+
+/// A sequence of the batch. Lengths are read on the device and cannot be refused there: one beyond
+/// the page table is cut to it, so that nothing reads past it.
+FOVEA_HOST_DEVICE SequenceShape sequence_shape(const PrefillParams& params, int seq) {
+  SequenceShape shape;
+  shape.q_len = static_cast<int>(params.q_offsets[seq + 1] - params.q_offsets[seq]);
+  const int64_t kv_len = params.kv_lens[seq];
+  shape.kv_len = kv_len < params.max_keys ? static_cast<int>(kv_len) : params.max_keys;
+  shape.causal = params.causal;
+  shape.window_left = params.window_left;
+  return shape;
+}
 
 }  // namespace fovea::cuda

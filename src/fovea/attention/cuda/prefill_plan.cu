@@ -7,13 +7,6 @@ namespace {
 
 constexpr int kPlanThreads = 128;
 
-__device__ SequenceShape shape_of(const PrefillParams& params, int seq) {
-  SequenceShape shape;
-  shape.q_len = static_cast<int>(params.q_offsets[seq + 1] - params.q_offsets[seq]);
-  shape.kv_len = static_cast<int>(params.kv_lens[seq]);
-  return shape;
-}
-
 /// One thread per tile number, in order of sequences. A tile's place is the number of tiles that
 /// are longer: those at higher positions, or at the same in an earlier sequence. That is O(batch)
 /// per tile and needs neither a sort nor a host.
@@ -24,7 +17,7 @@ __global__ void plan_kernel(const PrefillParams params, int batch_size, int max_
   int before = 0;
   bool exists = false;
   for (int s = 0; s < batch_size; ++s) {
-    const SequenceShape shape = shape_of(params, s);
+    const SequenceShape shape = sequence_shape(params, s);
     const int count = shape.end_q_tile() - shape.first_q_tile();
     if (number >= before && number < before + count) {
       seq = s;
@@ -40,7 +33,7 @@ __global__ void plan_kernel(const PrefillParams params, int batch_size, int max_
   if (!exists || number >= max_tiles) return;
   int place = 0;
   for (int s = 0; s < batch_size; ++s) {
-    const SequenceShape shape = shape_of(params, s);
+    const SequenceShape shape = sequence_shape(params, s);
     const int first = shape.first_q_tile();
     const int end = shape.end_q_tile();
     place += max(0, end - max(first, q_tile + 1));

@@ -92,43 +92,49 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
   }
 }
 
+/// Query blocks of a query tile, each a row of its own: 2 where they are smaller.
+__device__ inline int blocks_per_q_tile(const PrefillParams& params) {
+  return params.list_begin != nullptr && params.block_size < kQTileRows ? 2 : 1;
+}
+
 /// Describes row number `work` of the launch: KV heads one after another, so that their K and V
 /// stay in L2; in each, query tiles from the longest to the shortest, the group's heads side by
 /// side. `first_entry` gets this lane's entry for the TileWalker.
 template <typename Traits>
-__device__ RowInfo describe_row(const PrefillParams& params, int work, int num_tiles, int lane,
-                                int& first_entry) {
-  const int rows_per_kv_head = num_tiles * params.group_size;
+__device__ RowInfo describe_row(const PrefillParams& params, int work, int lane, int& first_entry) {
+  const int parts = blocks_per_q_tile(params);
+  const int rows_per_q_tile = params.group_size * parts;
+  const int rows_per_kv_head = *params.plan.num_tiles * rows_per_q_tile;
   const int kv_head = work / rows_per_kv_head;
   const int rest = work - kv_head * rows_per_kv_head;
-  const QTile q_tile = params.plan.tiles[rest / params.group_size];
+  const QTile q_tile = params.plan.tiles[rest / rows_per_q_tile];
+  const int part_rows = kQTileRows / parts;
+  const int part_begin = rest % parts * part_rows;  // in the tile
 
   RowInfo row;
-  row.head = kv_head * params.group_size + rest % params.group_size;
+  row.head = kv_head * params.group_size + rest % rows_per_q_tile / parts;
   row.q_tile = q_tile.q_tile;
   row.seq = q_tile.seq;
   const int64_t q_begin = params.q_offsets[row.seq];
-  SequenceShape shape;
-  shape.q_len = static_cast<int>(params.q_offsets[row.seq + 1] - q_begin);
-  shape.kv_len = static_cast<int>(params.kv_lens[row.seq]);
-  shape.causal = params.causal;
-  shape.window_left = params.window_left;
+  const SequenceShape shape = sequence_shape(params, row.seq);
   row.kv_len = shape.kv_len;
   row.kv_offset = params.kv_offsets ? static_cast<int>(params.kv_offsets[row.seq]) : 0;
   const int before_tile = row.q_tile * kQTileRows - shape.first_position();
   row.first_row = static_cast<int>(q_begin) + before_tile;
-  row.valid_begin = max(0, -before_tile);
-  row.valid_end = min(kQTileRows, shape.q_len - before_tile);
+  row.valid_begin = max(part_begin, -before_tile);
+  row.valid_end = min(part_begin + part_rows, shape.q_len - before_tile);
+  if (row.valid_begin >= row.valid_end) return row;  // of the part: the tile has some
 
-  const KvTileRange range = kv_tile_range(shape, row.q_tile, Traits::kKvTileRows);
+  const int low = row.q_tile * kQTileRows + part_begin;
+  const KvTileRange range = kv_tile_range(shape, low, part_rows, Traits::kKvTileRows);
   if (params.list_begin == nullptr) {
     row.walk = dense_walk(range);
     return row;
   }
   const int first_q_block = shape.first_position() / params.block_size;
-  const int q_block = row.q_tile * kQTileRows / params.block_size;
-  const int64_t list =
-      row.head * params.num_q_blocks + params.q_block_offsets[row.seq] + q_block - first_q_block;
+  row.q_block = low / params.block_size;
+  const int64_t list = row.head * params.num_q_blocks + params.q_block_offsets[row.seq] +
+                       row.q_block - first_q_block;
   const int64_t begin = params.list_begin[list];
   const int len = params.list_len[list];
   first_entry = list_entry(params.list_blocks, begin + len, 0, lane);
@@ -138,8 +144,7 @@ __device__ RowInfo describe_row(const PrefillParams& params, int work, int num_t
     first_entry = list_entry(params.list_blocks, row.walk.list_end, 0, lane);
   }
   if (params.max_means > 0) {
-    row.walk.prepend_means(
-        mean_tile_range(shape, row.q_tile, params.block_size, Traits::kKvTileRows));
+    row.walk.prepend_means(mean_tile_range(shape, low, params.block_size, Traits::kKvTileRows));
   }
   return row;
 }
@@ -150,7 +155,7 @@ __device__ inline void mark_hidden_means(const PrefillParams& params, const RowI
                                          uint32_t* hidden, int lane) {
 #pragma unroll 1  // unrolled, this warp's few registers spill
   for (int word = lane; word < params.max_means / 32; word += 32) {
-    const int num_seen = means_before(params, row) - word * 32;
+    const int num_seen = row.q_block - word * 32;
     hidden[word] = num_seen >= 32 ? 0u : num_seen <= 0 ? ~0u : ~0u << num_seen;
   }
   __syncwarp();
@@ -187,15 +192,15 @@ template <typename Traits>
 __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& params,
                               PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int num_tiles = *params.plan.num_tiles;
   RingPosition<Traits::kQSlots> slot;
+  const int num_rows = *params.plan.num_tiles * params.num_q_heads * blocks_per_q_tile(params);
   int taken = 0;  // by lane 0, one row ahead
   if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
-  for (int work = static_cast<int>(blockIdx.x); work < num_tiles * params.num_q_heads;) {
+  for (int work = static_cast<int>(blockIdx.x); work < num_rows;) {
     const int next_work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
     if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
     int first_entry = 0;
-    const RowInfo row = describe_row<Traits>(params, work, num_tiles, lane, first_entry);
+    const RowInfo row = describe_row<Traits>(params, work, lane, first_entry);
     if (row.walk.num_tiles == 0) {
       write_empty_row<Traits>(params, row, lane);
     } else {

@@ -13,16 +13,19 @@ namespace fovea::cuda {
 constexpr int kPrefillThreads = 384;
 constexpr int kConsumerRows = kQTileRows / 2;  // of one warpgroup
 
-template <typename Element_, int kHeadDim_, bool kIsSplit_ = false>
+/// `kKvTileRows_` is prefill_kv_tile_rows(), or 64 for lists of blocks of 64.
+template <typename Element_, int kHeadDim_, bool kIsSplit_ = false,
+          int kKvTileRows_ = prefill_kv_tile_rows(kHeadDim_)>
 struct PrefillTraits {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kIsSplit = kIsSplit_;  // decode, see split_kv.h
   static constexpr int kPanels = kHeadDim / 64;
   // head_dim 256 leaves no room for 128-row KV tiles, nor for a second Q.
-  static constexpr int kKvTileRows = prefill_kv_tile_rows(kHeadDim);
+  static constexpr int kKvTileRows = kKvTileRows_;
   static constexpr int kQSlots = kHeadDim == 256 ? 1 : 2;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
+  static constexpr int kStages =
+      (kHeadDim == 64 ? 4 : 2) * prefill_kv_tile_rows(kHeadDim) / kKvTileRows;
   static constexpr uint32_t kQPanelBytes = kQTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kKvPanelBytes = kKvTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kQBytes = kPanels * kQPanelBytes;
@@ -31,8 +34,9 @@ struct PrefillTraits {
 
 /// A row of work, as hand_out_rows() describes it to the other warps.
 struct RowInfo {
-  int32_t head;    // q head; -1: no more rows
-  int32_t q_tile;  // split: position of the one query row
+  int32_t head;     // q head; -1: no more rows
+  int32_t q_tile;   // split: position of the one query row
+  int32_t q_block;  // lists only
   int32_t seq;
   int32_t kv_len;
   int32_t kv_offset;    // contiguous K/V: row of the sequence's key 0
@@ -42,10 +46,6 @@ struct RowInfo {
   TileWalk walk;
 };
 
-/// Blocks before a row's query block: those it may see as means.
-__device__ inline int means_before(const PrefillParams& params, const RowInfo& row) {
-  return row.q_tile * kQTileRows / params.block_size;
-}
 /// Row of the packed means where the first block of a row's sequence and KV head lies.
 __device__ inline int first_mean_row(const PrefillParams& params, const RowInfo& row) {
   const int num_kv_heads = params.num_q_heads / params.group_size;

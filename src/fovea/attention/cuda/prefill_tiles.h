@@ -35,7 +35,7 @@ struct SequenceShape {
   }
 };
 
-/// KV tiles [first, end) of one query tile, walked from the last to the first. Tiles from
+/// KV tiles [first, end) of some query rows, walked from the last to the first. Tiles from
 /// `first_masked_high` on need their mask (diagonal, end of the keys), and those before
 /// `end_masked_low` (left edge of the window); the others are seen whole by every row.
 struct KvTileRange {
@@ -45,10 +45,10 @@ struct KvTileRange {
   int end_masked_low = 0;
 };
 
-FOVEA_HOST_DEVICE constexpr KvTileRange kv_tile_range(const SequenceShape& shape, int q_tile,
-                                                      int kv_tile_rows) {
-  const int low = q_tile * kQTileRows;  // positions of the tile's rows: [low, high)
-  const int high = low + kQTileRows;
+/// Of query rows at positions [low, low + num_rows): a tile's, or those of a smaller query block.
+FOVEA_HOST_DEVICE constexpr KvTileRange kv_tile_range(const SequenceShape& shape, int low,
+                                                      int num_rows, int kv_tile_rows) {
+  const int high = low + num_rows;
   KvTileRange range;
   const int end_key = shape.causal && high < shape.kv_len ? high : shape.kv_len;
   range.end = end_key > 0 ? (end_key + kv_tile_rows - 1) / kv_tile_rows : 0;
@@ -82,14 +82,13 @@ FOVEA_HOST_DEVICE constexpr KvTileRange row_tile_range(const SequenceShape& shap
 }
 
 /// Tiles [first, end) of block means that a query tile walks before its keys: they hold the blocks
-/// before its query block that the window of its first row, the widest, covers whole.
+/// before its query block that the window of its first row at `low`, the widest, covers whole.
 struct MeanTileRange {
   int first = 0;
   int end = 0;
 };
-FOVEA_HOST_DEVICE constexpr MeanTileRange mean_tile_range(const SequenceShape& shape, int q_tile,
+FOVEA_HOST_DEVICE constexpr MeanTileRange mean_tile_range(const SequenceShape& shape, int low,
                                                           int block_size, int tile_rows) {
-  const int low = q_tile * kQTileRows;
   const int q_block = low / block_size;
   MeanTileRange range;
   range.end = (q_block + tile_rows - 1) / tile_rows;

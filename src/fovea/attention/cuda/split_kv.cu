@@ -25,10 +25,10 @@ __global__ __launch_bounds__(kPlanThreads) void split_plan_kernel(const PrefillP
     int tiles = 0;
     if (q_row < params.total_q) {
       const int seq = sequence_of_row(params, q_row);
-      const SequenceShape shape = split_shape(params, seq);
+      const SequenceShape shape = sequence_shape(params, seq);
       const int position = shape.first_position() + q_row - static_cast<int>(params.q_offsets[seq]);
       const KvTileRange range = row_tile_range(shape, position, kv_tile_rows);
-      tiles = range.end - range.first;
+      tiles = split_count(params, range);
     }
     int sum = tiles;
 #pragma unroll
@@ -76,12 +76,13 @@ __global__ void combine_kernel(const PrefillParams params, int launched_ctas) {
   const int64_t unit_begin =
       int64_t{params.tile_offsets[q_row]} * num_kv_heads + int64_t{kv_head} * tiles;
   int first_cta = 0;
-  int num_pieces = 0;
-  if (tiles > 0) {
+  int num_pieces = params.chunk_tiles > 0 ? tiles : 0;
+  if (tiles > 0 && params.chunk_tiles == 0) {
     first_cta = cta_of_tile(num_tiles, unit_begin, num_ctas);
     num_pieces = cta_of_tile(num_tiles, unit_begin + tiles - 1, num_ctas) + 1 - first_cta;
   }
-  const int64_t first_piece = first_cta + int64_t{q_row} * num_kv_heads + kv_head;
+  const int64_t first_piece =
+      params.chunk_tiles > 0 ? unit_begin : first_cta + int64_t{q_row} * num_kv_heads + kv_head;
   const auto index = [&](int piece) {
     return (first_piece + piece) * params.group_size + in_group;
   };

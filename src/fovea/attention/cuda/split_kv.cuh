@@ -5,6 +5,9 @@
 // as many equal runs as there are busy CTAs; where a run enters another unit a new piece begins. So
 // no CTA waits for another, whatever the lengths, and piece number = CTA number + unit number. Each
 // piece leaves a normalised f32 output and an lse; combine_kernel joins them.
+//
+// With chunk_tiles a unit is cut into chunks of as many tiles whatever the batch, and each chunk is
+// a piece: "tiles" below are then chunks, and piece number = chunk number.
 #pragma once
 
 #include "fovea/attention/cuda/prefill_shared.cuh"
@@ -33,13 +36,10 @@ __device__ inline int sequence_of_row(const PrefillParams& params, int q_row) {
   return last_at_most(params.q_offsets, params.batch_size, q_row);
 }
 
-__device__ inline SequenceShape split_shape(const PrefillParams& params, int seq) {
-  SequenceShape shape;
-  shape.q_len = static_cast<int>(params.q_offsets[seq + 1] - params.q_offsets[seq]);
-  shape.kv_len = static_cast<int>(params.kv_lens[seq]);
-  shape.causal = params.causal;
-  shape.window_left = params.window_left;
-  return shape;
+/// KV tiles of one query row, or chunks of them.
+__device__ inline int split_count(const PrefillParams& params, const KvTileRange& range) {
+  const int tiles = range.end - range.first;
+  return params.chunk_tiles > 0 ? (tiles + params.chunk_tiles - 1) / params.chunk_tiles : tiles;
 }
 
 /// CTAs that get tiles: where there are fewer tiles than CTAs, each of the first gets one.
@@ -71,21 +71,24 @@ __device__ void hand_out_pieces(const PrefillMaps& maps, const PrefillParams& pa
     const auto kv_head = static_cast<int>((at - row_begin) / tiles);
     const int64_t unit_begin = row_begin + int64_t{kv_head} * tiles;
     const auto from = static_cast<int>(at - unit_begin);
-    const auto to = static_cast<int>(min(end - unit_begin, int64_t{tiles}));
+    const auto to =
+        params.chunk_tiles > 0 ? from + 1 : static_cast<int>(min(end - unit_begin, int64_t{tiles}));
 
     RowInfo row;
     row.seq = sequence_of_row(params, q_row);
-    const SequenceShape shape = split_shape(params, row.seq);
+    const SequenceShape shape = sequence_shape(params, row.seq);
     row.head = kv_head * params.group_size;
     row.q_tile = shape.first_position() + q_row - static_cast<int>(params.q_offsets[row.seq]);
     row.kv_len = shape.kv_len;
     row.kv_offset = params.kv_offsets ? static_cast<int>(params.kv_offsets[row.seq]) : 0;
-    row.first_row = cta + q_row * num_kv_heads + kv_head;
+    row.first_row =
+        params.chunk_tiles > 0 ? static_cast<int>(at) : cta + q_row * num_kv_heads + kv_head;
     row.valid_begin = 0;
     row.valid_end = params.group_size;
     KvTileRange range = row_tile_range(shape, row.q_tile, Traits::kKvTileRows);
-    range.end = range.first + to;
-    range.first += from;
+    const int step = max(params.chunk_tiles, 1);
+    range.end = min(range.first + to * step, range.end);
+    range.first += from * step;
     row.walk = dense_walk(range);
 
     ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
