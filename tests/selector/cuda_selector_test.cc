@@ -12,10 +12,10 @@
 #include <tuple>
 
 #include "fovea/attention/attention.h"
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
-#include "fovea/selector/reference/reference_selector.h"
+#include "fovea/tensor/cuda/check.h"
 #include "tests/attention/cuda_mirror.h"
+#include "tests/selector/list_judge.h"
 #include "tests/selector/selector_case.h"
 
 namespace fovea {
@@ -29,10 +29,6 @@ using testing::make_prompt;
 using testing::PagedCase;
 using testing::Prompt;
 using testing::WholePrompt;
-
-// Scores are sums of exponentials by ex2.approx in f32: they may part from the reference's where
-// two lie closer than this, in nats.
-constexpr double kNearTie = 1e-3;
 
 const Context kGpu{.device = {DeviceType::kCuda, 0}};
 
@@ -113,74 +109,15 @@ CaseShape shape_of(int64_t head_dim, int64_t num_witnesses = 4, int64_t block_si
           .num_witnesses = num_witnesses};
 }
 
-// Whether dropping or keeping `block` is decided by less than kNearTie.
-bool is_near_tie(const SelectorParams& params, const ReferenceScores& scores, int32_t block,
-                 const ForcedBlocks& forced, int64_t q_block,
-                 const std::vector<int32_t>& other_side) {
-  for (size_t x = 0; x < scores.branches.size(); ++x) {
-    const std::vector<double>& score = scores.branches[x];
-    const double own = score[static_cast<size_t>(block)];
-    double best = -std::numeric_limits<double>::infinity();
-    for (int64_t b = 0; b < q_block; ++b) {
-      const bool counts =
-          (b >= forced.sink_end && b < forced.local_begin) || params.settings.forced_in_maximum;
-      if (counts && !scores.non_finite[static_cast<size_t>(b)]) {
-        best = std::max(best, score[static_cast<size_t>(b)]);
-      }
-    }
-    const float alpha = x == 0 ? params.settings.alpha_base : params.settings.alpha_rescue;
-    const double margin = own - best - std::log(static_cast<double>(alpha));
-    if (params.settings.density == 0 && std::abs(margin) < kNearTie) return true;
-    for (int32_t b : other_side) {
-      if (std::abs(score[static_cast<size_t>(b)] - own) < kNearTie) return true;
-    }
-  }
-  return false;
-}
-
-/// Selects on the GPU from the CPU's statistics and compares with the reference's lists.
+/// Selects on the GPU from the CPU's statistics and compares with the reference's lists. Scores are
+/// sums of exponentials by ex2.approx in f32.
 void expect_like_reference(const SelectorParams& params, bool is_f16 = false) {
   DeviceCall device(params, is_f16);
   check_selector_params(device.params(), kGpu);
   ASSERT_EQ(cuda_selector().why_unsupported(device.params(), kGpu), "");
-  BlockSelection expected, got;
-  reference_selector().run(params, {}, expected);
+  BlockSelection got;
   cuda_selector().run(device.params(), kGpu, got);
-  ASSERT_EQ(got.q_block_offsets, expected.q_block_offsets);
-  EXPECT_EQ(got.causal_pairs, expected.causal_pairs);
-  EXPECT_EQ(got.forced_pairs, expected.forced_pairs);
-  EXPECT_EQ(got.non_finite_pairs, expected.non_finite_pairs);
-  EXPECT_EQ(got.kept_pairs, static_cast<int64_t>(got.blocks.size()));
-  int64_t ties = 0;
-  for (const SequencePlan& plan : plan_sequences(params)) {
-    for (int64_t h = 0; h < params.q.shape[1]; ++h) {
-      for (int64_t i = plan.first_block; i < plan.end_block; ++i) {
-        const int64_t row = plan.q_block_offset + i - plan.first_block;
-        const std::vector<int32_t> want = list_of(expected, h, row), have = list_of(got, h, row);
-        ASSERT_TRUE(std::is_sorted(have.begin(), have.end()));
-        if (want == have) continue;
-        const ReferenceScores scores = reference_scores(params, plan, h, i);
-        const ForcedBlocks forced = forced_blocks(params.settings, plan, i);
-        std::vector<int32_t> missing, extra;
-        std::set_difference(want.begin(), want.end(), have.begin(), have.end(),
-                            std::back_inserter(missing));
-        std::set_difference(have.begin(), have.end(), want.begin(), want.end(),
-                            std::back_inserter(extra));
-        for (int32_t b : missing) {
-          ASSERT_TRUE(is_near_tie(params, scores, b, forced, i, extra))
-              << "block " << b << " dropped from head " << h << ", q block " << i << " of sequence "
-              << plan.seq;
-        }
-        for (int32_t b : extra) {
-          ASSERT_TRUE(is_near_tie(params, scores, b, forced, i, missing))
-              << "block " << b << " added to head " << h << ", q block " << i << " of sequence "
-              << plan.seq;
-        }
-        ++ties;
-      }
-    }
-  }
-  EXPECT_LE(ties, 1 + expected.num_q_blocks * expected.num_q_heads / 50);
+  testing::expect_reference_lists(params, got, {.near_tie = 1e-3, .share = 0.02});
 }
 
 double at(const TensorView& view, int64_t index) {
