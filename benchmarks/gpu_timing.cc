@@ -14,36 +14,27 @@ namespace {
 
 using cuda::check_cuda;
 
-// Work of a stream, captured to be repeated, and two events around it.
+// Work of a stream, to be repeated, and two events around it.
 class Replay {
  public:
-  Replay(const std::function<void()>& body, const Context& context)
-      : stream_(cuda::stream_of(context)) {
-    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
-    cudaGraph_t graph = nullptr;
-    try {
-      body();
-    } catch (...) {
-      cudaStreamEndCapture(stream_, &graph);
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      throw;
-    }
-    check_cuda(cudaStreamEndCapture(stream_, &graph), "capturing");
-    const cudaError_t result = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check_cuda(result, "making a graph");
+  Replay(const std::function<void()>& body, const Context& context, bool as_graph)
+      : stream_(cuda::stream_of(context)), body_(body) {
     check_cuda(cudaEventCreate(&begin_), "making an event");
     check_cuda(cudaEventCreate(&end_), "making an event");
+    if (as_graph) capture();
   }
   ~Replay() {
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
-    cudaGraphExecDestroy(graph_);
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  void launch() { check_cuda(cudaGraphLaunch(graph_, stream_), "running a graph"); }
+  void launch() {
+    if (graph_ == nullptr) return body_();
+    check_cuda(cudaGraphLaunch(graph_, stream_), "running a graph");
+  }
   /// Milliseconds of one of `calls` in a row. Waits.
   double run_ms(int calls) {
     check_cuda(cudaEventRecord(begin_, stream_), "timing");
@@ -56,17 +47,35 @@ class Replay {
   }
 
  private:
+  void capture() {
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing");
+    cudaGraph_t graph = nullptr;
+    try {
+      body_();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    check_cuda(cudaStreamEndCapture(stream_, &graph), "capturing");
+    const cudaError_t result = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(result, "making a graph");
+  }
+
   cudaStream_t stream_;
+  const std::function<void()>& body_;
   cudaGraphExec_t graph_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
 }  // namespace
 
-Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Context& context) {
+Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Context& context,
+                   bool as_graph) {
   const cuda::DeviceScope scope(context);
   body();
-  Replay replay(body, context);
+  Replay replay(body, context, as_graph);
   replay.run_ms(1);
   const double estimate_ms = std::max(replay.run_ms(1), 1e-3);
   const int runs = estimate_ms > 100 ? 3 : std::clamp(static_cast<int>(100 / estimate_ms), 5, 60);

@@ -3,7 +3,7 @@
 
 namespace fovea {
 
-Timing time_on_gpu(const std::function<void()>&, GpuRegime, const Context&) {
+Timing time_on_gpu(const std::function<void()>&, GpuRegime, const Context&, bool) {
   fail(ErrorCode::kUnsupported, "this build has no CUDA: configure it with the preset cuda");
 }
 

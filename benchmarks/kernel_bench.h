@@ -47,10 +47,12 @@ enum class GpuRegime {
   kBurst,      // 8 ms at a time, each after as long a pause
 };
 
-/// Times `body`, whose work must all be asked of the context's stream (not the default one). It
-/// runs once to set up what it needs, is captured as a graph, and the graph is replayed, so that
-/// the time of the host counts nowhere: 5 to 60 times, 3 where it takes more than 100 ms.
-Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Context& context);
+/// Times `body`, whose work must all be asked of the context's stream (not the default one), 5 to
+/// 60 times, 3 where it takes more than 100 ms. It runs once to set up what it needs. Then, if
+/// `as_graph`, it is captured and replayed, so that the time of the host counts nowhere; copies
+/// alone are faster without.
+Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Context& context,
+                   bool as_graph = true);
 
 /// A square product with f32 sums. On the CPU oneDNN's of f32 or bf16 at the fastest of three
 /// sizes, on a GPU cuBLASLt's of bf16, 8192^3.

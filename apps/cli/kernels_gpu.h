@@ -25,6 +25,7 @@ class GpuKernels {
   /// Throws kInvalidArgument on a name that gpu_case_names() lacks.
   void measure(const std::string& name);
 
+  /// The best of what was measured; rows are compared with the GEMM rate measured right after them.
   const KernelRates& rates() const { return rates_; }
   const std::vector<KernelRow>& rows() const { return rows_; }
 
@@ -43,6 +44,10 @@ class GpuKernels {
   void decode();
 
   Timing time(const std::function<void()>& body) const;
+  /// GFLOP/s of a product now: the card's clock is another after other work.
+  double gemm_gflops();
+  /// Adds a dense row, with its share of the GEMM rate.
+  KernelRow& add_dense(const std::string& kernel, int64_t length, const AttentionWork& work);
   /// Of the whole prompt of `length` tokens, measured once.
   double dense_ms(int64_t length);
   KernelRow& add(const std::string& kernel, int64_t length, const AttentionWork& work,
@@ -51,11 +56,13 @@ class GpuKernels {
   void add_decode(int64_t batch_size, int64_t length);
   void compare(KernelRow& row, const char* name, double figure, const char* unit);
   void compare(KernelRow& row, const char* name, double figure, const char* unit, Target target);
+  static void set_target(KernelRow& row, Target target);
 
   std::shared_ptr<void> stream_;
   Context context_;
   GpuRegime regime_;
   std::function<void(const std::string&)> step_;
+  std::unique_ptr<GemmWork> gemm_;
   KernelRates rates_;
   std::vector<std::pair<int64_t, double>> dense_ms_;
   std::vector<KernelRow> rows_;
