@@ -132,13 +132,15 @@ const std::vector<Model> kModels = {
      8},
 };
 
-double product_us(RowOps& ops, const Product& product, int64_t rows, int num_copies) {
+double product_us(RowOps& ops, const Product& product, int64_t rows, int num_copies,
+                  bool is_f8 = false) {
   const Tensor in = random_tensor(DType::kBF16, {rows, product.in_features});
   const Tensor out =
       random_tensor(product.add ? DType::kF32 : DType::kBF16, {rows, product.out_features});
   std::vector<PackedWeights> weights;  // several where one would stay in the L2 cache
   for (int i = 0; i < num_copies; ++i) {
     weights.emplace_back(random_tensor(DType::kBF16, {product.out_features, product.in_features}));
+    if (is_f8) weights.back() = weights.back().quantized(kGpu);
   }
   return time_us([&](int call) {
     const PackedWeights& matrix = weights[static_cast<size_t>(call % num_copies)];
@@ -150,15 +152,16 @@ double product_us(RowOps& ops, const Product& product, int64_t rows, int num_cop
   });
 }
 
-void prefill_products(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
+void prefill_products(RowOps& ops, const Rates& rates, const Model& model, int64_t rows,
+                      bool is_f8) {
   double total_us = 0, total_flops = 0;
   for (const Product& product : model.products) {
-    const double us = product_us(ops, product, rows, 1);
+    const double us = product_us(ops, product, rows, 1, is_f8);
     const double flops = 2.0 * static_cast<double>(rows * product.out_features) *
                          static_cast<double>(product.in_features);
     fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n",
-               fmt::format("{} {} {} rows", model.name, product.name, rows), us, flops / us / 1e6,
-               flops / us / 1e6 / rates.gemm_tflop_s);
+               fmt::format("{} {} {} rows{}", model.name, product.name, rows, is_f8 ? " f8" : ""),
+               us, flops / us / 1e6, flops / us / 1e6 / rates.gemm_tflop_s);
     total_us += us;
     total_flops += flops;
   }
@@ -299,14 +302,18 @@ void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t
   show("finish_qkv", time_us([&](int) { ops.finish_qkv(task); }), 4 * rows * num_heads * head_dim);
 }
 
-void mixture(RowOps& ops, const Rates& rates, const Model& model,
+void mixture(RowOps& ops, const Rates& rates, const Model& model, bool is_f8,
              const std::vector<int64_t>& row_counts) {
   const int64_t dim = model.dim, width = model.mlp_dim;
   const PackedWeights router(random_tensor(DType::kBF16, {model.num_experts, dim}));
-  const ExpertWeights gate_up(model.num_experts,
-                              random_tensor(DType::kBF16, {model.num_experts * 2 * width, dim}));
-  const ExpertWeights down(model.num_experts,
-                           random_tensor(DType::kBF16, {model.num_experts * dim, width}));
+  ExpertWeights gate_up(model.num_experts,
+                        random_tensor(DType::kBF16, {model.num_experts * 2 * width, dim}));
+  ExpertWeights down(model.num_experts,
+                     random_tensor(DType::kBF16, {model.num_experts * dim, width}));
+  if (is_f8) {
+    gate_up = gate_up.quantized(kGpu);
+    down = down.quantized(kGpu);
+  }
   for (const int64_t rows : row_counts) {
     // Inputs that differ, so that few rows do not find their experts in the L2 cache.
     const int64_t num_inputs = rows <= 16 ? 64 : 1;
@@ -324,9 +331,11 @@ void mixture(RowOps& ops, const Rates& rates, const Model& model,
       ops.moe(task);
     });
     const double flops = 6.0 * static_cast<double>(rows * model.top_k * width * dim);
-    const std::string name = fmt::format("{} experts {} rows", model.name, rows);
+    const std::string name =
+        fmt::format("{} experts {} rows{}", model.name, rows, is_f8 ? " f8" : "");
     if (rows <= 16) {
-      show_bytes(rates, name, us, static_cast<double>(rows * model.top_k * 6 * width * dim));
+      show_bytes(rates, name, us,
+                 static_cast<double>(rows * model.top_k * (is_f8 ? 3 : 6) * width * dim));
     } else {
       fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n", name, us, flops / us / 1e6,
                  flops / us / 1e6 / rates.gemm_tflop_s);
@@ -358,13 +367,15 @@ int main(int argc, char** argv) {
     ops->begin_step(row_counts[0]);
     const Rates rates = measure_rates(*ops);
     for (const Model& model : kModels) {
-      for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows);
+      for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows, false);
+      for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows, true);
       for (const int64_t rows : {1, 4, 8, 16}) decode_products(*ops, rates, model, rows);
       if (model.num_experts == 0) decode_layers(*ops, rates, model);
       if (model.num_experts > 0) {
         std::vector<int64_t> mixture_rows = {1, 8};
         mixture_rows.insert(mixture_rows.end(), row_counts.begin(), row_counts.end());
-        mixture(*ops, rates, model, mixture_rows);
+        mixture(*ops, rates, model, false, mixture_rows);
+        mixture(*ops, rates, model, true, mixture_rows);
       }
       for (const int64_t rows : {int64_t{1}, row_counts.back()}) {
         row_operations(*ops, rates, model, rows);

@@ -7,9 +7,12 @@ import sys
 
 OUTPUT = pathlib.Path(__file__).parent.parent / "src/fovea/tensor/cuda/ptx/wgmma.h"
 
-# C++ type, PTX type, K of one instruction
-TYPES = [("__nv_bfloat16", "bf16", 16), ("__half", "f16", 16)]
-WIDTHS = [64, 128, 256]
+# C++ type, PTX type, K of one instruction, N
+TYPES = [
+    ("__nv_bfloat16", "bf16", 16, [64, 128, 256]),
+    ("__half", "f16", 16, [64, 128, 256]),
+    ("Float8E4M3", "e4m3", 32, [64, 128]),
+]
 
 HEAD = """\
 // Written by scripts/generate_wgmma.py; change that and run it.
@@ -17,7 +20,7 @@ HEAD = """\
 // Warpgroup matrix products D[64, N] = A[64, K] B[K, N] with f32 accumulators. Thread t of the
 // warpgroup holds rows r = 16 * (t / 32) + (t % 32) / 4 and r + 8: d[4 * j + e] is row r + 8 *
 // (e / 2), column 8 * j + 2 * (t % 4) + e % 2. A in registers has the same layout, two elements in
-// a register.
+// a register; of 8 bits, four: register a[2 * h + r] is row + 8 * r, columns 16 * h + 4 * (t % 4) ...
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,6 +29,7 @@ HEAD = """\
 #include <cstdint>
 
 #include "fovea/tensor/cuda/ptx/macros.h"
+#include "fovea/tensor/float8.h"
 
 namespace fovea::ptx {
 
@@ -58,7 +62,8 @@ FOVEA_DEVICE void hold_wait(uint32_t scratch, float sum) {
 
 /// `first`: D = A B with both operands K-major in shared memory; never reads D.
 /// `add`: D += A B, likewise.
-/// `add_rs`: D += A B with A in registers and B as it is stored (MN-major) in shared memory.
+/// `add_rs`: D += A B with A in registers and B as it is stored (MN-major) in shared memory; of 8
+/// bits, K-major there too. `first_rs`: D = A B, likewise.
 template <typename Element, int kN>
 struct Wgmma;
 """
@@ -68,7 +73,7 @@ FUNCTION = """\
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {accumulate}, 0;\\n"
         "wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{ptx}.{ptx} {{"
 {registers}
-        "}}, {a_operand}, %{b_index}, p, 1, 1, {transposes};\\n}}\\n"
+        "}}, {a_operand}, %{b_index}, p, 1, 1{transposes};\\n}}\\n"
         : {outputs}
         : {inputs});
   }}
@@ -80,7 +85,8 @@ def wrapped(items, per_line, indent, joiner):
     return (joiner.rstrip() + "\n" + indent).join(lines)
 
 
-def function(name, n, k, ptx, accumulate, a_in_registers):
+def function(name, n, k, ptx, a_in_registers):
+    accumulate = name.startswith("add")
     count = n // 2
     numbers = [f"%{i}" for i in range(count)]
     chunks = [", ".join(numbers[i : i + 16]) for i in range(0, count, 16)]
@@ -92,10 +98,12 @@ def function(name, n, k, ptx, accumulate, a_in_registers):
     if a_in_registers:
         a_operand = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         inputs = ", ".join(f'"r"(a[{i}])' for i in range(4)) + ', "l"(b)'
-        b_index, transposes, a_type = count + 4, "1", "const uint32_t*"
+        b_index, transposes, a_type = count + 4, ", 1", "const uint32_t*"
     else:
         a_operand, inputs = f"%{count}", '"l"(a), "l"(b)'
-        b_index, transposes, a_type = count + 1, "0, 0", "uint64_t"
+        b_index, transposes, a_type = count + 1, ", 0, 0", "uint64_t"
+    if k == 32:
+        transposes = ""  # operands of 8 bits are K-major always
     return FUNCTION.format(
         name=name, count=count, a_type=a_type, accumulate=int(accumulate), n=n, k=k, ptx=ptx,
         registers=registers, a_operand=a_operand, b_index=b_index, transposes=transposes,
@@ -104,12 +112,14 @@ def function(name, n, k, ptx, accumulate, a_in_registers):
 
 def generate():
     parts = [HEAD]
-    for element, ptx, k in TYPES:
-        for n in WIDTHS:
+    for element, ptx, k, widths in TYPES:
+        for n in widths:
             parts.append(f"\ntemplate <>\nstruct Wgmma<{element}, {n}> {{\n")
-            parts.append(function("first", n, k, ptx, False, False))
-            parts.append(function("add", n, k, ptx, True, False))
-            parts.append(function("add_rs", n, k, ptx, True, True))
+            parts.append(function("first", n, k, ptx, False))
+            parts.append(function("add", n, k, ptx, False))
+            if k == 32:
+                parts.append(function("first_rs", n, k, ptx, True))
+            parts.append(function("add_rs", n, k, ptx, True))
             parts.append("};\n")
     parts.append("\n}  // namespace fovea::ptx\n")
     return "".join(parts)

@@ -40,7 +40,8 @@ inline std::vector<float> download(const TensorView& view) {
   }
   std::vector<BFloat16> halves(count);
   copy_tensor(view, make_view(halves.data(), DType::kBF16, {view.num_elements()}), kGpu);
-  std::transform(halves.begin(), halves.end(), values.begin(), to_float);
+  std::transform(halves.begin(), halves.end(), values.begin(),
+                 [](BFloat16 half) { return to_float(half); });
   return values;
 }
 

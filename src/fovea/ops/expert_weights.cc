@@ -58,4 +58,20 @@ const TensorView& ExpertWeights::view() const {
   return parts_.front().view();
 }
 
+const TensorView& ExpertWeights::scales() const {
+  check_argument(!empty(), "there are no experts");
+  return parts_.front().scales();
+}
+
+ExpertWeights ExpertWeights::quantized(const Context& context) const {
+  check_argument(device().type != DeviceType::kCpu, "only a GPU's experts can be f8e4m3");
+  check_argument(out_features_ % 128 == 0, "out_features must be a multiple of 128, got {}",
+                 out_features_);
+  ExpertWeights result;
+  result.num_experts_ = num_experts_;
+  result.out_features_ = out_features_;
+  result.parts_.push_back(parts_.front().quantized(context));
+  return result;
+}
+
 }  // namespace fovea

@@ -9,15 +9,12 @@
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
-#include <utility>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/cpu_features.h"
 #include "fovea/base/parallel.h"
 #include "fovea/ops/cpu/row_kernels.h"
 #include "fovea/tensor/bfloat16.h"
-#include "fovea/tensor/device_memory.h"
-#include "fovea/tensor/slices.h"
 
 namespace fovea {
 namespace {
@@ -129,13 +126,21 @@ bool matmul_is_native(DType dtype) {
 
 int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features, Device device) {
   const bool on_cpu = device.type == DeviceType::kCpu;
-  check_argument(dtype == DType::kBF16 || (on_cpu && dtype == DType::kF32),
-                 "weights must be {}, got {}", on_cpu ? "f32 or bf16" : "bf16 on a GPU",
+  check_argument(dtype == DType::kBF16 || dtype == (on_cpu ? DType::kF32 : DType::kF8E4M3),
+                 "weights must be {}, got {}", on_cpu ? "f32 or bf16" : "bf16 or f8e4m3 on a GPU",
                  dtype_name(dtype));
   check_argument(out_features > 0, "out_features must be positive, got {}", out_features);
   check_argument(in_features > 0, "in_features must be positive, got {}", in_features);
   check_argument(on_cpu || in_features % 8 == 0,
                  "in_features must be a multiple of 8 on a GPU, got {}", in_features);
+  if (dtype == DType::kF8E4M3) {
+    constexpr int64_t kBlock = 128;
+    check_argument(out_features % kBlock == 0 && in_features % kBlock == 0,
+                   "sizes of f8e4m3 matrices must be multiples of {}, got [{}, {}]", kBlock,
+                   out_features, in_features);
+    const int64_t bytes = checked_mul(out_features, in_features, "weight bytes");
+    return bytes + bytes / (kBlock * kBlock) * dtype_bytes(DType::kF32);
+  }
   const bool panels = on_cpu && uses_panels();
   const int64_t rows =
       panels ? checked_mul(ceil_div(out_features, kPanelColumns), kPanelColumns, "weight rows")
@@ -148,6 +153,8 @@ PackedWeights::PackedWeights(DType dtype, int64_t out_features, int64_t in_featu
     : dtype_(dtype), out_features_(out_features), in_features_(in_features) {
   const int64_t bytes = packed_weight_bytes(dtype, out_features, in_features, device);
   if (device.type != DeviceType::kCpu) {
+    check_argument(dtype == DType::kBF16, "a GPU's matrices are made in bf16, got {}",
+                   dtype_name(dtype));
     memory_ = Tensor(dtype, {out_features, in_features}, device);
     return;
   }
@@ -158,29 +165,6 @@ PackedWeights::PackedWeights(DType dtype, int64_t out_features, int64_t in_featu
   padded_in_ = panels_ ? padded_depth(dtype, in_features) : in_features;
   memory_ = Tensor(dtype, {bytes / dtype_bytes(dtype)});
   plan_ = find_plan(dtype, out_features, in_features, panels_);
-}
-
-PackedWeights::PackedWeights(Tensor matrix) : memory_(std::move(matrix)) {
-  const TensorView& view = memory_.view();
-  check_argument(view.rank == 2 && view.device.type != DeviceType::kCpu,
-                 "matrix must be a GPU's of rank 2, got {}", view.describe());
-  dtype_ = view.dtype;
-  out_features_ = view.shape[0];
-  in_features_ = view.shape[1];
-  packed_weight_bytes(dtype_, out_features_, in_features_, view.device);  // for its checks
-}
-
-const TensorView& PackedWeights::view() const {
-  check_argument(device().type != DeviceType::kCpu, "a packed matrix of the CPU has no view");
-  return memory_.view();
-}
-
-void PackedWeights::set_gpu_rows(int64_t first_row, int64_t num_rows, const float* rows) {
-  const int64_t count = num_rows * in_features_;
-  std::vector<BFloat16> rounded(static_cast<size_t>(count));
-  std::transform(rows, rows + count, rounded.begin(), to_bfloat16);
-  copy_tensor(make_view(rounded.data(), DType::kBF16, {num_rows, in_features_}),
-              rows_of(memory_.view(), first_row, num_rows), {.device = device()});
 }
 
 void PackedWeights::set_rows(int64_t first_row, int64_t num_rows, const float* rows) {

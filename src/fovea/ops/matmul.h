@@ -26,9 +26,10 @@ class MatmulScratch {
 
 /// A weight matrix [out_features, in_features] laid out once for the processor or GPU.
 ///
-/// On a GPU it is bf16 [out][in]. On the CPU, where oneDNN has its blocked kernels (AVX-512 and up)
-/// it is cut into panels of 64 output features, f32 [in][64] or bf16 [in / 2][64][2], padded with
-/// zeros; elsewhere it is f32 [out][in].
+/// On a GPU it is [out][in], bf16 or f8e4m3 with a scale for each 128 x 128 block. On the CPU,
+/// where oneDNN has its blocked kernels (AVX-512 and up) it is cut into panels of 64 output
+/// features, f32 [in][64] or bf16 [in / 2][64][2], padded with zeros; elsewhere it is f32
+/// [out][in].
 class PackedWeights {
  public:
   PackedWeights() = default;
@@ -39,6 +40,11 @@ class PackedWeights {
   /// A matrix that is on a GPU already: bf16 [out_features, in_features].
   explicit PackedWeights(Tensor matrix);
 
+  /// A GPU's bf16 matrix as f8e4m3, in stream order: a block's scale is its largest value over 448.
+  /// Activations stay bf16. Throws kInvalidArgument on other matrices, and unless both sizes are
+  /// multiples of 128.
+  PackedWeights quantized(const Context& context) const;
+
   /// Writes rows [first_row, first_row + num_rows) of the matrix from f32 [num_rows, in_features]
   /// of the CPU. Calls for different rows may run at once.
   void set_rows(int64_t first_row, int64_t num_rows, const float* rows);
@@ -46,11 +52,13 @@ class PackedWeights {
   DType dtype() const { return dtype_; }
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
-  int64_t size_bytes() const { return memory_.size_bytes(); }
+  int64_t size_bytes() const { return memory_.size_bytes() + scales_.size_bytes(); }
   bool empty() const { return out_features_ == 0; }
   Device device() const { return memory_.view().device; }
   /// The matrix as a tensor [out_features, in_features], of a GPU only.
   const TensorView& view() const;
+  /// Of f8e4m3: f32 [out_features / 128, in_features / 128]; else empty.
+  const TensorView& scales() const { return scales_.view(); }
 
  private:
   friend void matmul_slab(const TensorView&, const PackedWeights&, const TensorView&,
@@ -67,10 +75,11 @@ class PackedWeights {
   int64_t padded_in_ = 0;
   bool panels_ = false;
   Tensor memory_;
+  Tensor scales_;
   std::shared_ptr<const Plan> plan_;
 };
 
-/// Bytes that PackedWeights of these arguments would hold.
+/// Bytes that PackedWeights of these arguments would hold; f8e4m3 is what quantized() gives.
 int64_t packed_weight_bytes(DType dtype, int64_t out_features, int64_t in_features,
                             Device device = {});
 

@@ -1,6 +1,8 @@
 #include "fovea/ops/cuda/cuda_matmul.h"
 
 #include "fovea/base/error.h"
+#include "fovea/ops/cuda/grouped_product.h"
+#include "fovea/ops/cuda/quantize.h"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/tensor/cuda/device.h"
 
@@ -118,25 +120,54 @@ const CudaMatmul::Plan& CudaMatmul::plan_of(const Shape& shape) {
   return *plans_.emplace(shape, std::move(plan)).first->second;
 }
 
-void CudaMatmul::run(const TensorView& in, const TensorView& weights, const TensorView& out,
+void CudaMatmul::run(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                      bool add) {
   if (in.shape[0] == 0) return;
   const DeviceScope scope(context_);
+  if (weights.dtype() == DType::kF8E4M3) {
+    run_f8(in, weights, out, add);
+    return;
+  }
+  const TensorView& matrix = weights.view();
   if (in.shape[0] == 1 &&
-      launch_row_product(in, weights, out, add, num_multiprocessors(context_.device.index),
+      launch_row_product(in, matrix, out, add, num_multiprocessors(context_.device.index),
                          stream_of(context_))) {
     return;
   }
   const CublasLt& lt = cublas_lt();
   const Plan& plan = plan_of(
-      {in.shape[0], in.shape[1], weights.shape[0], in.stride[0], out.stride[0], out.dtype, add});
+      {in.shape[0], in.shape[1], matrix.shape[0], in.stride[0], out.stride[0], out.dtype, add});
   const float one = 1;
   const float beta = add ? 1 : 0;
   lt.check(
-      lt.matmul(handle_, plan.desc, &one, weights.data, plan.weights.get(), in.data, plan.in.get(),
+      lt.matmul(handle_, plan.desc, &one, matrix.data, plan.weights.get(), in.data, plan.in.get(),
                 &beta, out.data, plan.out.get(), out.data, plan.out.get(), &plan.algorithm,
                 workspace_.view().data, static_cast<size_t>(kWorkspaceBytes), stream_of(context_)),
       "a product in cuBLASLt");
+}
+
+void CudaMatmul::run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                        bool add) const {
+  const int64_t rows = in.shape[0], depth = in.shape[1];
+  const int64_t num_scales = scale_rows(rows) * (depth / kScaleBlock);
+  check_argument(out.stride[0] % 8 == 0, "rows of out must be multiples of 8 apart, got {}",
+                 out.stride[0]);
+  Workspace workspace(Workspace::padded(rows * depth) + Workspace::padded(num_scales * 4),
+                      "rows in f8", context_);
+  auto* quantized = workspace.take<uint8_t>(rows * depth);
+  auto* scales = workspace.take<float>(num_scales);
+  launch_quantize_rows(in, quantized, scales, stream_of(context_));
+  launch_grouped_product({.tiles = {.rows = rows},
+                          .in = quantized,
+                          .in_scales = scales,
+                          .weights = weights.view(),
+                          .weight_scales = weights.scales().as<const float>(),
+                          .out = out.data,
+                          .out_dtype = out.dtype,
+                          .columns = weights.out_features(),
+                          .out_stride = out.stride[0],
+                          .add = add},
+                         context_);
 }
 
 }  // namespace fovea::cuda

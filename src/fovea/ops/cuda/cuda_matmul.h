@@ -1,5 +1,5 @@
-// Products of activations with a model's weights on a GPU: cuBLASLt, and a kernel of ours for the
-// one row of a decode step.
+// Products of activations with a model's weights on a GPU: cuBLASLt, and kernels of ours for the
+// one row of a decode step and for weights in f8.
 #pragma once
 
 #include <compare>
@@ -9,11 +9,12 @@
 
 #include "fovea/base/context.h"
 #include "fovea/ops/cuda/cublas_lt.h"
+#include "fovea/ops/matmul.h"
 #include "fovea/tensor/tensor.h"
 
 namespace fovea::cuda {
 
-/// One stream's products, in bf16 with f32 sums. Nothing waits; after a shape's first call nothing
+/// One stream's products, with f32 sums. Nothing waits; after a shape's first call nothing
 /// is allocated either.
 ///
 /// A row's result does not depend on how many rows came with it as long as they are more than
@@ -26,10 +27,10 @@ class CudaMatmul {
   explicit CudaMatmul(const Context& context);
   ~CudaMatmul();
 
-  /// out = in weights^T, or out += it; in: bf16 [rows, in_features], weights: bf16 [out_features,
-  /// in_features], dense; out: bf16 or, with `add` always, f32. Strides of rows are multiples of 8
-  /// elements, or as dense; pointers of 16 bytes.
-  void run(const TensorView& in, const TensorView& weights, const TensorView& out, bool add);
+  /// out = in weights^T, or out += it; in: bf16 [rows, in_features], rounded to f8 where weights
+  /// are; out: bf16 or, with `add` always, f32. Strides of rows are multiples of 8 elements (for f8
+  /// of out too), or as dense; pointers of 16 bytes.
+  void run(const TensorView& in, const PackedWeights& weights, const TensorView& out, bool add);
 
  private:
   struct Shape {
@@ -40,6 +41,8 @@ class CudaMatmul {
   };
   struct Plan;
   const Plan& plan_of(const Shape& shape);
+  void run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+              bool add) const;
 
   Context context_;
   cublasLtHandle_t handle_ = nullptr;

@@ -141,7 +141,7 @@ class CudaRowOps final : public RowOps {
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0,
                    "out must be aligned GPU memory [{}, {}], got {}", in.shape[0],
                    weights.out_features(), out.describe());
-    matmul_.run(in, weights.view(), out, add);
+    matmul_.run(in, weights, out, add);
   }
 
   Context context_;
@@ -188,6 +188,14 @@ void CudaRowOps::moe(const MoeTask& task) {
                      task.gate_up->device() == context_.device &&
                      task.down->device() == context_.device,
                  "router, gate_up and down must be memory of GPU {}", context_.device.index);
+  const DType dtype = task.gate_up->dtype();
+  check_argument(task.router->dtype() == DType::kBF16 && task.down->dtype() == dtype,
+                 "router must be bf16, gate_up and down alike, got {}, {} and {}",
+                 dtype_name(task.router->dtype()), dtype_name(dtype),
+                 dtype_name(task.down->dtype()));
+  check_argument(dtype == DType::kBF16 || task.down->in_features() % 128 == 0,
+                 "experts in f8e4m3 must have a width that is a multiple of 128, got {}",
+                 task.down->in_features());
   if (task.router->out_features() > cuda::kMaxExperts || task.top_k > cuda::kMaxTopK) {
     fail(ErrorCode::kUnsupported, "a GPU has up to {} experts, {} a row; got {} and {}",
          cuda::kMaxExperts, cuda::kMaxTopK, task.router->out_features(), task.top_k);

@@ -1,7 +1,7 @@
 #include "fovea/ops/cuda/grouped_product.h"
 
 #include "fovea/base/checked_math.h"
-#include "fovea/ops/cuda/moe.h"
+#include "fovea/ops/cuda/grouped_launch.h"
 #include "fovea/tensor/cuda/device.h"
 #include "fovea/tensor/cuda/tensor_map.h"
 
@@ -9,9 +9,9 @@ namespace fovea::cuda {
 namespace {
 
 /// A map of a dense matrix with boxes of 128 rows.
-CUtensorMap map_of(const void* data, int64_t rows, int64_t columns, Device device) {
+CUtensorMap map_of(const void* data, DType dtype, int64_t rows, int64_t columns) {
   constexpr int32_t kBoxRows = 128;
-  const TensorView view = make_view(const_cast<void*>(data), DType::kBF16, {rows, columns}, device);
+  const TensorView view = make_view(const_cast<void*>(data), dtype, {rows, columns});
   TensorMapShape shape;
   shape.rows = rows;
   shape.row_stride = columns;
@@ -22,27 +22,47 @@ CUtensorMap map_of(const void* data, int64_t rows, int64_t columns, Device devic
 
 }  // namespace
 
-void launch_grouped_product(const GroupedProduct& product, const MoeRoutes& routes,
-                            const Context& context) {
-  constexpr int64_t kDepthPerStep = 64;
+void launch_grouped_product(const GroupedProduct& product, const Context& context) {
+  const RowTiles& tiles = product.tiles;
+  const DType dtype = product.weights.dtype;
+  const int64_t depth = product.weights.shape[1];
+  const int64_t depth_per_step = 128 / dtype_bytes(dtype);
   const int64_t columns_per_tile = product.is_gated ? 128 : 256;
-  GroupedParams params{};
-  params.first_tile = routes.first_tile;
-  params.expert_of_tile = routes.expert_of_tile;
-  params.num_experts = static_cast<int>(routes.num_experts);
-  params.weight_rows = static_cast<int>(product.weights.shape[0] / routes.num_experts);
-  params.column_tiles = static_cast<int>(ceil_div(product.columns, columns_per_tile));
-  params.columns_per_tile = static_cast<int>(columns_per_tile);
-  params.second_half = product.is_gated ? static_cast<int>(product.columns) : 128;
-  params.columns = static_cast<int>(product.columns);
-  params.num_steps = static_cast<int>(ceil_div(product.depth, kDepthPerStep));
-  params.out = static_cast<__nv_bfloat16*>(product.out);
-  const CUtensorMap in =
-      map_of(product.in, routes.max_tiles() * kRowsPerTile, product.depth, context.device);
-  const CUtensorMap weights =
-      map_of(product.weights.data, product.weights.shape[0], product.depth, context.device);
-  launch_grouped_kernel(in, weights, params, product.is_gated, product.function,
-                        num_multiprocessors(context.device.index), stream_of(context));
+  GroupedLaunch launch{};
+  launch.in = map_of(product.in, dtype, tiles.rows, depth);
+  launch.weights = map_of(product.weights.data, dtype, product.weights.shape[0], depth);
+  launch.num_ctas = num_multiprocessors(context.device.index);
+  launch.stream = stream_of(context);
+  GroupedParams& p = launch.params;
+  p.first_tile = tiles.first_tile;
+  p.expert_of_tile = tiles.expert_of_tile;
+  p.num_experts = static_cast<int>(tiles.num_experts);
+  p.row_tiles = static_cast<int>(ceil_div(tiles.rows, kRowsPerTile));
+  p.rows = static_cast<int>(tiles.rows);
+  p.columns = static_cast<int>(product.columns);
+  p.weight_rows = static_cast<int>(product.weights.shape[0] / tiles.num_experts);
+  p.column_tiles = static_cast<int>(ceil_div(product.columns, columns_per_tile));
+  p.columns_per_tile = static_cast<int>(columns_per_tile);
+  p.second_half = product.is_gated ? p.columns : 128;
+  p.depth_per_step = static_cast<int>(depth_per_step);
+  p.num_steps = static_cast<int>(ceil_div(depth, depth_per_step));
+  p.out = product.out;
+  p.out_stride = product.out_stride;
+  p.in_scales = product.in_scales;
+  p.weight_scales = product.weight_scales;
+  p.out_scales = product.out_scales;
+  p.scale_stride = scale_rows(tiles.rows);
+
+  const bool is_f8 = dtype == DType::kF8E4M3;
+  if (product.is_gated) {
+    (is_f8 ? launch_grouped_f8_gated : launch_grouped_bf16_gated)(launch, product.function);
+  } else if (!is_f8) {
+    launch_grouped_bf16(launch);
+  } else {
+    launch_grouped_f8(launch, product.out_dtype == DType::kBF16 ? GroupedOutput::kBf16
+                              : product.add                     ? GroupedOutput::kAddF32
+                                                                : GroupedOutput::kF32);
+  }
 }
 
 }  // namespace fovea::cuda

@@ -1,30 +1,56 @@
-// What the kernel of launch_grouped_product() is given; see moe.h.
+// Rows times matrices, of one or of many experts in one launch, by kernels of ours: what the
+// library does not do well, or not at all.
 #pragma once
-
-#include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "fovea/base/context.h"
 #include "fovea/ops/gated_activation.h"
+#include "fovea/tensor/tensor.h"
 
 namespace fovea::cuda {
 
-struct GroupedParams {
-  const int32_t* first_tile;  // [num_experts + 1]
-  const int32_t* expert_of_tile;
-  int num_experts;
-  int weight_rows;         // of an expert
-  int column_tiles;        // of an expert
-  int columns_per_tile;    // of out
-  int second_half;         // from the first 128 rows of weights of a tile to its other 128
-  int columns, num_steps;  // of out; of 64 along the depth
-  __nv_bfloat16* out;
+/// Rows are cut into tiles of this many.
+constexpr int64_t kRowsPerTile = 128;
+/// In f8, so many columns of a row, or of as many rows of a matrix, share a scale.
+constexpr int64_t kScaleBlock = 128;
+
+/// Which matrix a tile of rows is multiplied with.
+struct RowTiles {
+  int64_t rows = 0;  // of `in` and `out`
+  int64_t num_experts = 1;
+  /// GPU memory, null where there is one matrix: an expert's first tile, [num_experts + 1], the
+  /// last being the number of all tiles; and the expert of each tile.
+  const int32_t* first_tile = nullptr;
+  const int32_t* expert_of_tile = nullptr;
 };
 
-void launch_grouped_kernel(const CUtensorMap& in, const CUtensorMap& weights,
-                           const GroupedParams& params, bool is_gated, GateFunction function,
-                           int num_ctas, cudaStream_t stream);
+/// out = in weights^T, with f32 sums. GPU memory; bf16, or f8e4m3 with scales: of a row's blocks of
+/// columns [depth / 128, scale_rows(rows)], of a matrix's blocks [weight rows / 128, depth / 128].
+struct GroupedProduct {
+  RowTiles tiles;
+  const void* in = nullptr;  // [rows, depth]
+  const float* in_scales = nullptr;
+  TensorView weights;  // [num_experts * rows of each, depth]
+  const float* weight_scales = nullptr;
+  void* out = nullptr;  // [rows, columns]
+  DType out_dtype = DType::kBF16;
+  int64_t columns = 0;
+  int64_t out_stride = 0;
+  float* out_scales = nullptr;  // of an output in f8
+  bool add = false;             // onto an f32 output
+  /// Weights hold gates first and then as many values; out = function(gate) * value.
+  bool is_gated = false;
+  GateFunction function = GateFunction::kSilu;
+};
+
+/// Rows that scales have room for.
+constexpr int64_t scale_rows(int64_t rows) {
+  return (rows + kRowsPerTile - 1) / kRowsPerTile * kRowsPerTile;
+}
+
+/// Weights in bf16: outputs are bf16. In f8: sizes are multiples of 128, gated outputs are f8,
+/// others bf16 or f32. Nothing waits.
+void launch_grouped_product(const GroupedProduct& product, const Context& context);
 
 }  // namespace fovea::cuda

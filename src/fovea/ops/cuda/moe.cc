@@ -1,6 +1,8 @@
 #include "fovea/ops/cuda/moe.h"
 
 #include "fovea/base/checked_math.h"
+#include "fovea/ops/cuda/grouped_product.h"
+#include "fovea/ops/cuda/quantize.h"
 #include "fovea/tensor/cuda/device.h"
 
 namespace fovea::cuda {
@@ -8,6 +10,83 @@ namespace {
 
 /// Up to here every row reads its experts' matrices for itself: rows seldom share one.
 constexpr int64_t kFewRows = 8;
+
+int64_t padded_bytes(int64_t rows, int64_t columns, DType dtype) {
+  return Workspace::padded(checked_mul(checked_mul(rows, columns, "experts' rows"),
+                                       dtype_bytes(dtype), "experts' rows"));
+}
+
+void run_few(const MoeTask& task, const MoeRoutes& routes, const Context& context) {
+  const int64_t expert_dim = task.down->in_features();
+  const int64_t num_chosen = routes.rows * routes.top_k;
+  Workspace workspace(padded_bytes(num_chosen, expert_dim, DType::kBF16), "a mixture of experts",
+                      context);
+  auto* activated = workspace.take<uint16_t>(num_chosen * expert_dim);
+  launch_few_gate_up(task, routes, activated, stream_of(context));
+  launch_few_down(task, routes, activated, stream_of(context));
+}
+
+/// Rows of many slots between two products: bf16, or f8 with scales.
+struct SlotRows {
+  static int64_t bytes(DType dtype, int64_t slots, int64_t dim) {
+    return padded_bytes(slots, dim, dtype) +
+           (dtype == DType::kF8E4M3 ? padded_bytes(slots, dim / kScaleBlock, DType::kF32) : 0);
+  }
+  SlotRows(DType dtype, int64_t slots, int64_t dim, Workspace& workspace)
+      : data(workspace.take<uint8_t>(slots * dim * dtype_bytes(dtype))),
+        scales(dtype == DType::kF8E4M3 ? workspace.take<float>(slots * (dim / kScaleBlock))
+                                       : nullptr) {}
+  uint8_t* data;
+  float* scales;
+};
+
+void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& context) {
+  const cudaStream_t stream = stream_of(context);
+  const DType dtype = task.gate_up->dtype();
+  const int64_t dim = task.normed.shape[1];
+  const int64_t expert_dim = task.down->in_features();
+  const int64_t slots = routes.max_slots();
+  Workspace workspace(SlotRows::bytes(dtype, slots, dim) +
+                          SlotRows::bytes(dtype, slots, expert_dim) +
+                          padded_bytes(slots, dim, DType::kBF16),
+                      "a mixture of experts", context);
+  const SlotRows gathered(dtype, slots, dim, workspace);
+  const SlotRows activated(dtype, slots, expert_dim, workspace);
+  auto* outputs = workspace.take<uint16_t>(slots * dim);
+  const RowTiles tiles{.rows = slots,
+                       .num_experts = routes.num_experts,
+                       .first_tile = routes.first_tile,
+                       .expert_of_tile = routes.expert_of_tile};
+
+  launch_tiles(routes, stream);
+  if (dtype == DType::kF8E4M3) {
+    launch_gather_f8(task.normed, routes, slots, gathered.data, gathered.scales, stream);
+  } else {
+    launch_gather(task.normed, routes, gathered.data, stream);
+  }
+  launch_grouped_product({.tiles = tiles,
+                          .in = gathered.data,
+                          .in_scales = gathered.scales,
+                          .weights = task.gate_up->view(),
+                          .weight_scales = task.gate_up->scales().as<const float>(),
+                          .out = activated.data,
+                          .columns = expert_dim,
+                          .out_stride = expert_dim,
+                          .out_scales = activated.scales,
+                          .is_gated = true,
+                          .function = task.function},
+                         context);
+  launch_grouped_product({.tiles = tiles,
+                          .in = activated.data,
+                          .in_scales = activated.scales,
+                          .weights = task.down->view(),
+                          .weight_scales = task.down->scales().as<const float>(),
+                          .out = outputs,
+                          .columns = dim,
+                          .out_stride = dim},
+                         context);
+  launch_combine(outputs, routes, task.residual, stream);
+}
 
 }  // namespace
 
@@ -17,66 +96,33 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   if (routes.rows == 0) return;
   routes.num_experts = task.router->out_features();
   routes.top_k = task.top_k;
-  const int64_t dim = task.normed.shape[1];
-  const int64_t expert_dim = task.down->in_features();
   const int64_t num_chosen = routes.rows * routes.top_k;
-  const bool is_few = routes.rows <= kFewRows;
-  const int64_t num_slots = is_few ? num_chosen : routes.max_tiles() * kRowsPerTile;
-  const auto slot_bytes = [&](int64_t width) {
-    return Workspace::padded(
-        checked_mul(checked_mul(num_slots, width, "experts' rows"), 2, "experts' rows"));
-  };
+  const bool is_few = routes.rows <= kFewRows && task.gate_up->dtype() == DType::kBF16;
 
   const DeviceScope scope(context);
   const cudaStream_t stream = stream_of(context);
-  Workspace workspace(Workspace::padded(routes.rows * routes.num_experts * 4) +
-                          3 * Workspace::padded(num_chosen * 4) +
-                          2 * Workspace::padded((routes.num_experts + 1) * 4) +
-                          Workspace::padded(routes.max_tiles() * 4) + slot_bytes(expert_dim) +
-                          (is_few ? 0 : slot_bytes(dim)),
+  Workspace workspace(padded_bytes(routes.rows, routes.num_experts, DType::kF32) +
+                          3 * padded_bytes(num_chosen, 1, DType::kI32) +
+                          2 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
+                          padded_bytes(routes.max_tiles(), 1, DType::kI32),
                       "a mixture of experts", context);
   auto* logits = workspace.take<float>(routes.rows * routes.num_experts);
   routes.experts = workspace.take<int32_t>(num_chosen);
   routes.weights = workspace.take<float>(num_chosen);
-  routes.ranks = workspace.take<int32_t>(num_chosen);
-  auto* activated = workspace.take<uint16_t>(num_slots * expert_dim);
   if (!is_few) {
+    routes.ranks = workspace.take<int32_t>(num_chosen);
     routes.counts = workspace.take<int32_t>(routes.num_experts);
+    routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
+    routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
     check_cuda(
         cudaMemsetAsync(routes.counts, 0, static_cast<size_t>(routes.num_experts) * 4, stream),
         "clearing the experts' counts");
   }
-
-  matmul.run(task.normed, task.router->view(),
+  matmul.run(task.normed, *task.router,
              make_view(logits, DType::kF32, {routes.rows, routes.num_experts}, context.device),
              false);
   launch_route(logits, task.normalise, routes, stream);
-  if (is_few) {
-    launch_few_gate_up(task, routes, activated, stream);
-    launch_few_down(task, routes, activated, stream);
-    return;
-  }
-
-  routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
-  routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
-  auto* rows = workspace.take<uint16_t>(num_slots * dim);  // first inputs, then outputs
-  launch_tiles(routes, stream);
-  launch_gather(task.normed, routes, rows, stream);
-  launch_grouped_product({.in = rows,
-                          .depth = dim,
-                          .weights = task.gate_up->view(),
-                          .out = activated,
-                          .columns = expert_dim,
-                          .is_gated = true,
-                          .function = task.function},
-                         routes, context);
-  launch_grouped_product({.in = activated,
-                          .depth = expert_dim,
-                          .weights = task.down->view(),
-                          .out = rows,
-                          .columns = dim},
-                         routes, context);
-  launch_combine(rows, routes, task.residual, stream);
+  (is_few ? run_few : run_many)(task, routes, context);
 }
 
 }  // namespace fovea::cuda

@@ -112,10 +112,6 @@ __global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes rout
   for (int i = 0; i < tiles; ++i) routes.expert_of_tile[first + i] = expert;
 }
 
-__device__ inline int64_t slot_of(const MoeRoutes& routes, int64_t choice) {
-  return routes.first_tile[routes.experts[choice]] * kRowsPerTile + routes.ranks[choice];
-}
-
 __global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* in,
                                                           int64_t in_stride, int dim,
                                                           const MoeRoutes routes,

@@ -78,8 +78,9 @@ std::string why_no_tensor_map(const TensorView& view, const char* name) {
 CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows) {
   static const EncodeTiled encode = find_encode_tiled();
   const auto element = static_cast<cuuint64_t>(dtype_bytes(view.dtype));
-  const CUtensorMapDataType type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUtensorMapDataType type = view.dtype == DType::kF8E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : view.dtype == DType::kF16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   // A dimension of size 1 may carry any stride; the driver still wants a valid one.
   const auto stride_bytes = [&](int64_t size, int64_t stride) {
     return size > 1 ? static_cast<cuuint64_t>(stride) * element : cuuint64_t{16};
@@ -90,7 +91,9 @@ CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape,
   const cuuint64_t strides[3] = {stride_bytes(shape.rows, shape.row_stride),
                                  stride_bytes(shape.heads, shape.head_stride),
                                  stride_bytes(shape.pages, shape.page_stride)};
-  const cuuint32_t box[4] = {kBoxColumns, static_cast<cuuint32_t>(box_rows), 1, 1};
+  constexpr cuuint32_t kPanelBytes = 128;
+  const cuuint32_t box[4] = {kPanelBytes / static_cast<cuuint32_t>(element),
+                             static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t element_strides[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =

@@ -10,10 +10,8 @@
 
 namespace fovea::cuda {
 
-/// Columns of 16-bit elements in a box: one 128-byte panel.
-constexpr int32_t kBoxColumns = 64;
-
-/// Rows, heads and pages of a 16-bit tensor, strides in elements; the last dimension is dense.
+/// Rows, heads and pages of a tensor of 8 or 16 bits, strides in elements; the last dimension is
+/// dense.
 struct TensorMapShape {
   int64_t columns = 0;
   int64_t rows = 0;
@@ -31,8 +29,8 @@ TensorMapShape paged_shape(const TensorView& view);
 /// Empty when the copy engine can address the tensor, else the rule it breaks.
 std::string why_no_tensor_map(const TensorView& view, const char* name);
 
-/// A map with boxes of [box_rows][64 columns], 128-byte swizzle, zeros outside. Throws kDevice when
-/// the driver has no such function or refuses.
+/// A map with boxes of [box_rows][128 bytes: one panel], 128-byte swizzle, zeros outside. Throws
+/// kDevice when the driver has no such function or refuses.
 CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows);
 
 }  // namespace fovea::cuda

@@ -38,6 +38,20 @@ FOVEA_DEVICE uint32_t pack2<__half>(float low, float high) {
   return packed;
 }
 
+/// Four floats as E4M3, rounded to nearest even and saturated; `a` in the lowest byte.
+FOVEA_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
+  uint32_t packed;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
+}
+
 /// Two 16-bit elements as floats.
 template <typename Element>
 FOVEA_DEVICE float2 unpack2(uint32_t packed);
@@ -71,6 +85,12 @@ FOVEA_DEVICE uint32_t load_shared(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
+/// Adds to two floats of global memory, aligned to 8 bytes, without waiting for them.
+FOVEA_DEVICE void add_global(float* address, float x, float y) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(x), "f"(y)
+               : "memory");
+}
+
 FOVEA_DEVICE void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
@@ -89,6 +109,14 @@ FOVEA_DEVICE float quad_max(float value) {
 FOVEA_DEVICE float quad_sum(float value) {
   value += __shfl_xor_sync(~0u, value, 1);
   return value + __shfl_xor_sync(~0u, value, 2);
+}
+
+/// This thread's number in its warp, asked anew each time: what is computed from it in a loop stays
+/// there and takes no registers outside.
+FOVEA_DEVICE int lane_number() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
 }
 
 /// Gives up, or claims, registers of a warpgroup. The kernel needs __launch_bounds__(threads, 1).

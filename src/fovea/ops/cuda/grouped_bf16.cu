@@ -1,0 +1,88 @@
+// Grouped products in bf16.
+#include "fovea/ops/cuda/gate.cuh"
+#include "fovea/ops/cuda/grouped_kernel.cuh"
+#include "fovea/tensor/cuda/ptx/wgmma.h"
+
+namespace fovea::cuda {
+namespace {
+
+/// Waits for the next stage and asks for its products; gives the barrier that releases it.
+template <bool kIsFirst>
+__device__ inline uint32_t multiply_stage(float (&sums)[128], Ring& ring, int warpgroup) {
+  using Product = ptx::Wgmma<__nv_bfloat16, 256>;
+  ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
+  const uint64_t a =
+      ptx::k_major_descriptor(ring.data() + static_cast<uint32_t>(warpgroup) * kBoxBytes / 2);
+  const uint64_t b = ptx::k_major_descriptor(ring.data() + kBoxBytes);
+  ptx::wgmma_fence();
+  if constexpr (kIsFirst) {
+    Product::first(sums, a, b);
+  } else {
+    Product::add(sums, a, b);
+  }
+#pragma unroll
+  for (uint32_t i = 1; i < ptx::kPanelRowBytes / kInstructionBytes; ++i) {
+    Product::add(sums, ptx::advance(a, i * kInstructionBytes),
+                 ptx::advance(b, i * kInstructionBytes));
+  }
+  ptx::wgmma_commit();
+  const uint32_t empty_barrier = ring.empty_barrier();
+  ring.advance();
+  return empty_barrier;
+}
+
+/// `Store::store(params, tile, warpgroup, sums)` writes a tile.
+template <typename Store>
+struct Consumer {
+  static __device__ void consume(const GroupedParams& p, Ring ring, int warpgroup) {
+    const int end = num_tiles(p);
+    for (int index = static_cast<int>(blockIdx.x); index < end;
+         index += static_cast<int>(gridDim.x)) {
+      float sums[128];
+      uint32_t held = multiply_stage<true>(sums, ring, warpgroup);
+      for (int step = 1; step < p.num_steps; ++step) {
+        const uint32_t next = multiply_stage<false>(sums, ring, warpgroup);
+        ptx::wgmma_wait<1>();
+        release_stage(held);
+        held = next;
+      }
+      ptx::wgmma_wait<0>();
+      release_stage(held);
+      Store::store(p, tile_at(p, index), warpgroup, sums);
+    }
+  }
+};
+
+struct StorePlain {
+  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
+                               const float (&sums)[128]) {
+    store_bf16<256>(p, tile, warpgroup, [&](int at) { return float2{sums[at], sums[at + 1]}; });
+  }
+};
+
+template <GateFunction kFunction>
+struct StoreGated {
+  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
+                               const float (&sums)[128]) {
+    store_bf16<128>(p, tile, warpgroup, [&](int at) {
+      return float2{gated<kFunction>(sums[at], sums[at + 64]),
+                    gated<kFunction>(sums[at + 1], sums[at + 65])};
+    });
+  }
+};
+
+}  // namespace
+
+void launch_grouped_bf16(const GroupedLaunch& launch) {
+  launch_grouped_kernel<Consumer<StorePlain>>(launch);
+}
+
+void launch_grouped_bf16_gated(const GroupedLaunch& launch, GateFunction function) {
+  if (function == GateFunction::kSilu) {
+    launch_grouped_kernel<Consumer<StoreGated<GateFunction::kSilu>>>(launch);
+  } else {
+    launch_grouped_kernel<Consumer<StoreGated<GateFunction::kGeluTanh>>>(launch);
+  }
+}
+
+}  // namespace fovea::cuda
