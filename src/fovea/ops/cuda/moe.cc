@@ -26,66 +26,57 @@ void run_few(const MoeTask& task, const MoeRoutes& routes, const Context& contex
   launch_few_down(task, routes, activated, stream_of(context));
 }
 
-/// Rows of many slots between two products: bf16, or f8 with scales.
-struct SlotRows {
-  static int64_t bytes(DType dtype, int64_t slots, int64_t dim) {
-    return padded_bytes(slots, dim, dtype) +
-           (dtype == DType::kF8E4M3 ? padded_bytes(slots, dim / kScaleBlock, DType::kF32) : 0);
-  }
-  SlotRows(DType dtype, int64_t slots, int64_t dim, Workspace& workspace)
-      : data(workspace.take<uint8_t>(slots * dim * dtype_bytes(dtype))),
-        scales(dtype == DType::kF8E4M3 ? workspace.take<float>(slots * (dim / kScaleBlock))
-                                       : nullptr) {}
-  uint8_t* data;
-  float* scales;
-};
-
 void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& context) {
   const cudaStream_t stream = stream_of(context);
   const DType dtype = task.gate_up->dtype();
+  const bool is_f8 = dtype == DType::kF8E4M3;
   const int64_t dim = task.normed.shape[1];
   const int64_t expert_dim = task.down->in_features();
   const int64_t slots = routes.max_slots();
-  Workspace workspace(SlotRows::bytes(dtype, slots, dim) +
-                          SlotRows::bytes(dtype, slots, expert_dim) +
-                          padded_bytes(slots, dim, DType::kBF16),
+  const int64_t num_in_scales = is_f8 ? slots * (dim / kScaleBlock) : 0;
+  const int64_t num_activated_scales = is_f8 ? slots * (expert_dim / kScaleBlock) : 0;
+  Workspace workspace(padded_bytes(slots, dim, DType::kBF16) +
+                          padded_bytes(slots, expert_dim, dtype) +
+                          padded_bytes(num_in_scales, 1, DType::kF32) +
+                          padded_bytes(num_activated_scales, 1, DType::kF32),
                       "a mixture of experts", context);
-  const SlotRows gathered(dtype, slots, dim, workspace);
-  const SlotRows activated(dtype, slots, expert_dim, workspace);
-  auto* outputs = workspace.take<uint16_t>(slots * dim);
+  auto* rows = workspace.take<uint16_t>(slots * dim);  // inputs, and when they are read, outputs
+  auto* activated = workspace.take<uint8_t>(slots * expert_dim * dtype_bytes(dtype));
+  auto* in_scales = workspace.take<float>(num_in_scales);
+  auto* activated_scales = workspace.take<float>(num_activated_scales);
   const RowTiles tiles{.rows = slots,
                        .num_experts = routes.num_experts,
                        .first_tile = routes.first_tile,
                        .expert_of_tile = routes.expert_of_tile};
 
   launch_tiles(routes, stream);
-  if (dtype == DType::kF8E4M3) {
-    launch_gather_f8(task.normed, routes, slots, gathered.data, gathered.scales, stream);
+  if (is_f8) {
+    launch_gather_f8(task.normed, routes, slots, rows, in_scales, stream);
   } else {
-    launch_gather(task.normed, routes, gathered.data, stream);
+    launch_gather(task.normed, routes, rows, stream);
   }
   launch_grouped_product({.tiles = tiles,
-                          .in = gathered.data,
-                          .in_scales = gathered.scales,
+                          .in = rows,
+                          .in_scales = in_scales,
                           .weights = task.gate_up->view(),
                           .weight_scales = task.gate_up->scales().as<const float>(),
-                          .out = activated.data,
+                          .out = activated,
                           .columns = expert_dim,
                           .out_stride = expert_dim,
-                          .out_scales = activated.scales,
+                          .out_scales = activated_scales,
                           .is_gated = true,
                           .function = task.function},
                          context);
   launch_grouped_product({.tiles = tiles,
-                          .in = activated.data,
-                          .in_scales = activated.scales,
+                          .in = activated,
+                          .in_scales = activated_scales,
                           .weights = task.down->view(),
                           .weight_scales = task.down->scales().as<const float>(),
-                          .out = outputs,
+                          .out = rows,
                           .columns = dim,
                           .out_stride = dim},
                          context);
-  launch_combine(outputs, routes, task.residual, stream);
+  launch_combine(rows, routes, task.residual, stream);
 }
 
 }  // namespace
