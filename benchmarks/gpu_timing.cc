@@ -1,3 +1,4 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -92,6 +93,19 @@ Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Co
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(times.back() * calls));
   }
   return to_timing(std::move(times));
+}
+
+int64_t scratch_bytes_on_gpu(const std::function<void()>& body, const Context& context) {
+  const cuda::DeviceScope scope(context);
+  cudaMemPool_t pool = nullptr;
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool, context.device.index), "asking for the pool");
+  cuuint64_t bytes = 0;
+  check_cuda(cudaStreamSynchronize(cuda::stream_of(context)), "waiting for what runs");
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &bytes), "resetting a peak");
+  body();
+  check_cuda(cudaStreamSynchronize(cuda::stream_of(context)), "running what is measured");
+  check_cuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &bytes), "reading a peak");
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace fovea

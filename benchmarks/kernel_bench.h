@@ -54,6 +54,9 @@ enum class GpuRegime {
 Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Context& context,
                    bool as_graph = true);
 
+/// Most bytes of scratch, which kernels take in stream order, that `body` held at once. Waits.
+int64_t scratch_bytes_on_gpu(const std::function<void()>& body, const Context& context);
+
 /// A square product with f32 sums. On the CPU oneDNN's of f32 or bf16 at the fastest of three
 /// sizes, on a GPU cuBLASLt's of bf16, 8192^3.
 class GemmWork {

@@ -13,7 +13,7 @@
 namespace fovea::cli {
 namespace {
 
-constexpr int64_t k16K = 16384, k32K = 32768, k128K = 131072;
+constexpr int64_t k16K = 16384, k32K = 32768, k128K = 131072, k1M = 1048576;
 constexpr double kDensity = 0.0534;  // what comparisons of sparse prefill are made at
 
 KernelShape prompt(int64_t length) {
@@ -30,9 +30,9 @@ std::string heads_text(const KernelShape& shape) {
   return fmt::format("{}/{} heads of {}", shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
 }
 
-SelectorSettings budget_settings(const std::string& method) {
+SelectorSettings budget_settings(const std::string& method, double density = kDensity) {
   AttentionOptions knobs;
-  knobs.density = static_cast<float>(kDensity);
+  knobs.density = static_cast<float>(density);
   return *attention_settings(method, knobs).selector;
 }
 
@@ -178,6 +178,27 @@ void GpuKernels::selections() {
       compare(row, "selection_ms", measured.selection.median_ms, " ms");
     }
   }
+  add_scratch(k128K, kDensity, {8, 4});
+  add_scratch(k1M, 0.03, {160, 128});
+}
+
+void GpuKernels::add_scratch(int64_t length, double density, Target megabytes) {
+  step_(fmt::format("memory of a selection over {} tokens", length));
+  SelectionWork work(prompt(length), budget_settings("rescue", density), context_);
+  const SelectionWork::Lists lists = work.measure_lists();
+  const int64_t scratch = scratch_bytes_on_gpu([&] { work.select(); }, context_);
+  work.measure_lists();
+  const Timing timing = time([&] { work.select(); });
+  rows_.push_back({"selection: rescue, memory",
+                   "",
+                   length,
+                   timing,
+                   lists.density,
+                   fmt::format("{} of lists", format_bytes(static_cast<double>(lists.bytes))),
+                   "",
+                   {{"list_bytes", lists.bytes}, {"scratch_bytes", scratch}}});
+  compare(rows_.back(), "megabytes", static_cast<double>(scratch + lists.bytes) / 1e6,
+          " MB of scratch and lists", megabytes);
 }
 
 void GpuKernels::whole() {

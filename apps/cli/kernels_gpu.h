@@ -53,6 +53,7 @@ class GpuKernels {
   KernelRow& add(const std::string& kernel, int64_t length, const AttentionWork& work,
                  const Timing& timing);
   void add_sparse(int64_t length, double density, bool has_periphery, Target target);
+  void add_scratch(int64_t length, double density, Target megabytes);
   void add_decode(int64_t batch_size, int64_t length);
   void compare(KernelRow& row, const char* name, double figure, const char* unit);
   void compare(KernelRow& row, const char* name, double figure, const char* unit, Target target);
