@@ -97,8 +97,7 @@ Timing time_on_gpu(const std::function<void()>& body, GpuRegime regime, const Co
 
 int64_t scratch_bytes_on_gpu(const std::function<void()>& body, const Context& context) {
   const cuda::DeviceScope scope(context);
-  cudaMemPool_t pool = nullptr;
-  check_cuda(cudaDeviceGetDefaultMemPool(&pool, context.device.index), "asking for the pool");
+  const cudaMemPool_t pool = cuda::scratch_pool_of_current_device();
   cuuint64_t bytes = 0;
   check_cuda(cudaStreamSynchronize(cuda::stream_of(context)), "waiting for what runs");
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &bytes), "resetting a peak");

@@ -1,5 +1,6 @@
 #include "apps/cli/selection_timing.h"
 
+#include <numeric>
 #include <vector>
 
 #include "fovea/tensor/device_memory.h"
@@ -57,13 +58,15 @@ SelectionWork::Lists SelectionWork::measure_lists() {
   for (int i = 0; i < 2; ++i) select();  // the buffer keeps room for the lengths of as many
   std::vector<SelectionLengths> all = buffer_->take_lengths();
   const SelectionLengths& last = all.back();
+  const int64_t blocks = ceil_div(attention_.params().q.shape[0], params_.settings.block_size);
   int64_t kept = 0;
-  for (const int32_t len : last.len) kept += len;
-  const auto num_lists = static_cast<int64_t>(last.len.size());
-  const int64_t per_head = last.num_q_blocks * (last.num_q_blocks + 1) / 2;
-  const auto list_bytes = static_cast<int64_t>(sizeof(int32_t) + sizeof(int64_t));
-  return {kept_share(kept, last.num_q_heads * per_head),
-          kept * static_cast<int64_t>(sizeof(int32_t)) + num_lists * list_bytes};
+  for (int64_t head = 0; head < last.num_q_heads; ++head) {
+    const auto first = last.len.begin() + head * last.num_q_blocks;
+    kept = std::accumulate(first, first + blocks, kept);
+  }
+  constexpr auto kListBytes = static_cast<int64_t>(sizeof(int32_t) + sizeof(int64_t));
+  return {kept_share(kept, last.num_q_heads * blocks * (blocks + 1) / 2),
+          kept * static_cast<int64_t>(sizeof(int32_t)) + last.num_q_heads * blocks * kListBytes};
 }
 
 SelectionMeasurement measure_selection(SelectionWork& work, const Timer& timer) {

@@ -13,8 +13,8 @@ namespace fovea {
 /// What one selection kept, for accounting.
 struct SelectionLengths {
   int64_t num_q_heads = 0;
-  int64_t num_q_blocks = 0;
-  std::vector<int32_t> len;      // [num_q_heads, num_q_blocks]
+  int64_t num_q_blocks = 0;      // a GPU's has room for more lists than there are query blocks
+  std::vector<int32_t> len;      // [num_q_heads, num_q_blocks]; past the last block: anything
   int64_t forced_pairs = 0;      // as in BlockSelection
   int64_t non_finite_pairs = 0;  // as in BlockSelection
 };

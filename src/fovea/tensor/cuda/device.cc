@@ -8,28 +8,6 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;
 
-/// A pool of our own per device: the default one gives its memory back at every synchronisation,
-/// which would cost each launch an allocation.
-cudaMemPool_t pool_of_current_device() {
-  static std::array<cudaMemPool_t, kMaxDevices> pools{};
-  static std::mutex mutex;
-  int index = 0;
-  check_cuda(cudaGetDevice(&index), "asking for the current device");
-  const std::lock_guard lock(mutex);
-  auto& pool = pools.at(static_cast<size_t>(index));
-  if (pool == nullptr) {
-    cudaMemPoolProps properties = {};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location.type = cudaMemLocationTypeDevice;
-    properties.location.id = index;
-    check_cuda(cudaMemPoolCreate(&pool, &properties), "creating a memory pool");
-    uint64_t keep = UINT64_MAX;
-    check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
-               "configuring a memory pool");
-  }
-  return pool;
-}
-
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* what) {
@@ -84,11 +62,31 @@ DeviceScope::DeviceScope(const Context& context) {
 
 DeviceScope::~DeviceScope() { static_cast<void>(cudaSetDevice(previous_)); }
 
+cudaMemPool_t scratch_pool_of_current_device() {
+  static std::array<cudaMemPool_t, kMaxDevices> pools{};
+  static std::mutex mutex;
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "asking for the current device");
+  const std::lock_guard lock(mutex);
+  auto& pool = pools.at(static_cast<size_t>(index));
+  if (pool == nullptr) {
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = index;
+    check_cuda(cudaMemPoolCreate(&pool, &properties), "creating a memory pool");
+    uint64_t keep = UINT64_MAX;
+    check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+               "configuring a memory pool");
+  }
+  return pool;
+}
+
 Workspace::Workspace(int64_t bytes, const char* purpose, const Context& context)
     : bytes_(bytes), stream_(stream_of(context)) {
   if (bytes == 0) return;
   const cudaError_t status = cudaMallocFromPoolAsync(&data_, static_cast<size_t>(bytes),
-                                                     pool_of_current_device(), stream_);
+                                                     scratch_pool_of_current_device(), stream_);
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     fail(ErrorCode::kOutOfMemory, "GPU {} has no {} bytes left for {}", context.device.index, bytes,

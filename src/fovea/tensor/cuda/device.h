@@ -35,6 +35,10 @@ inline cudaStream_t stream_of(const Context& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
+/// What Workspace takes from. A pool of our own per device: the default one gives its memory back
+/// at every synchronisation, which would cost each launch an allocation.
+cudaMemPool_t scratch_pool_of_current_device();
+
 /// Scratch that lives for the launches between its making and its end, in stream order: nothing
 /// waits, and a stream capture records it. Throws kOutOfMemory saying how much was asked for what.
 class Workspace {
