@@ -1,6 +1,6 @@
-// attention_bench [dense|sparse|decode ...] [--json FILE]: every figure beside what the machine
-// does in the same second: dense beside a matrix product, sparse beside dense, decode beside a
-// copy. Without a name, all three.
+// attention_bench [dense|sparse|decode ...] [--max-len N] [--json FILE]: every figure beside what
+// the machine does in the same second: dense beside a matrix product, sparse beside dense, decode
+// beside a copy. Without a name, all three, up to 32,768 keys.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -62,7 +62,11 @@ std::string spread_text(double median, double low, double high) {
 
 class Bench {
  public:
-  Bench() : copy_(context_), gemm_bf16_(DType::kBF16, context_), gemm_f32_(DType::kF32, context_) {
+  explicit Bench(int64_t max_len)
+      : max_len_(max_len),
+        copy_(context_),
+        gemm_bf16_(DType::kBF16, context_),
+        gemm_f32_(DType::kF32, context_) {
     report_["machine"] = {{"processor", fovea::cpu_model_name()},
                           {"threads", fovea::resolve_num_threads(context_)},
                           {"avx512_bf16", fovea::cpu_features().avx512_bf16},
@@ -75,7 +79,7 @@ class Bench {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       const GemmWork& gemm = dtype == DType::kBF16 ? gemm_bf16_ : gemm_f32_;
       for (const int64_t head_dim : {64, 128}) {
-        for (int64_t n = 1024; n <= 32768; n *= 2) {
+        for (int64_t n = 1024; n <= max_len_; n *= 2) {
           KernelShape shape = shape_of(dtype, head_dim);
           shape.q_len = shape.kv_len = n;
           const AttentionWork work(shape, context_);
@@ -106,7 +110,7 @@ class Bench {
 
   void sparse() {
     for (const int64_t head_dim : {64, 128}) {
-      for (int64_t n = 8192; n <= 32768; n *= 2) {
+      for (int64_t n = 8192; n <= max_len_; n *= 2) {
         KernelShape shape = shape_of(DType::kBF16, head_dim);
         shape.q_len = shape.kv_len = n;
         const AttentionWork dense(shape, context_);
@@ -140,7 +144,7 @@ class Bench {
   void decode() {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       for (const int64_t head_dim : {64, 128}) {
-        for (int64_t n = 256; n <= 32768; n *= 2) {
+        for (int64_t n = 256; n <= max_len_; n *= 2) {
           KernelShape shape = shape_of(dtype, head_dim);
           shape.q_len = 1;
           shape.kv_len = n;
@@ -172,6 +176,7 @@ class Bench {
   const json& report() const { return report_; }
 
  private:
+  int64_t max_len_;
   Context context_;
   CopyWork copy_;
   GemmWork gemm_bf16_, gemm_f32_;
@@ -180,19 +185,23 @@ class Bench {
 
 int run(const std::vector<std::string>& arguments) {
   std::string json_path;
+  int64_t max_len = 32768;
   std::vector<std::string> names;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--json" && i + 1 < arguments.size()) {
       json_path = arguments[++i];
+    } else if (arguments[i] == "--max-len" && i + 1 < arguments.size()) {
+      max_len = std::atoll(arguments[++i].c_str());
     } else if (arguments[i] == "dense" || arguments[i] == "sparse" || arguments[i] == "decode") {
       names.push_back(arguments[i]);
     } else {
-      std::fprintf(stderr, "usage: attention_bench [dense|sparse|decode ...] [--json FILE]\n");
+      std::fprintf(
+          stderr, "usage: attention_bench [dense|sparse|decode ...] [--max-len N] [--json FILE]\n");
       return 2;
     }
   }
   if (names.empty()) names = {"dense", "sparse", "decode"};
-  Bench bench;
+  Bench bench(max_len);
   for (const std::string& name : names) {
     if (name == "dense") bench.dense();
     if (name == "sparse") bench.sparse();

@@ -291,22 +291,21 @@ class Prefill {
   void run_tile(const TileTask& task, std::byte* scratch) const {
     TileState state;
     const Unit& unit = *task.unit;
-    int64_t token = task.first / task.num_heads;
-    int64_t head = task.first_head + task.first % task.num_heads;
-    for (int64_t i = 0; i < task.num; ++i) {
+    const auto* const sinks = params_.sinks.as<const float>();
+    float* const lse = params_.lse.as<float>();
+    const int64_t first_token = task.first / task.num_heads;
+    int64_t i = 0, head = task.first % task.num_heads;
+    for (int64_t token = first_token; i < task.num; ++token, head = 0) {
       const int64_t row = unit.first_row + token;
-      state.q[i] = q_row(params_.q, row, head);
-      state.out[i] = q_row(params_.out, row, head);
-      state.lse[i] = params_.lse.empty()
-                         ? nullptr
-                         : params_.lse.as<float>() + head * params_.lse.stride[0] + row;
-      state.sinks[i] = params_.sinks.empty() ? 0 : params_.sinks.as<const float>()[head];
       const KeyRange range = visible_keys(params_, unit.kv_len - unit.q_len + token, unit.kv_len);
-      state.begin[i] = range.begin;
-      state.end[i] = range.end;
-      if (++head == task.first_head + task.num_heads) {
-        head = task.first_head;
-        ++token;
+      for (; head < task.num_heads && i < task.num; ++head, ++i) {
+        const int64_t q_head = task.first_head + head;
+        state.q[i] = q_row(params_.q, row, q_head);
+        state.out[i] = q_row(params_.out, row, q_head);
+        state.lse[i] = lse == nullptr ? nullptr : lse + q_head * params_.lse.stride[0] + row;
+        state.sinks[i] = sinks == nullptr ? 0 : sinks[q_head];
+        state.begin[i] = range.begin;
+        state.end[i] = range.end;
       }
     }
     list_groups(task, state);
@@ -355,6 +354,7 @@ class Prefill {
     const int64_t q_block = (unit.kv_len - unit.q_len + task.first) / block_size;
     const int64_t list = list_index(unit, task.first_head, q_block);
     const int32_t* blocks = selection.blocks + selection.begin[list];
+    state.groups.reserve(static_cast<size_t>(selection.len[list] * (block_size / kGroupKeys + 2)));
     for (int32_t j = 0; j < selection.len[list]; ++j) {
       const int64_t first_key = std::max<int64_t>(blocks[j] * block_size, begin);
       const int64_t end_key = std::min<int64_t>((blocks[j] + int64_t{1}) * block_size, end);

@@ -2,6 +2,7 @@
 // Included only by the files that compile for one instruction set each.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -74,6 +75,7 @@ struct VectorTypes<16> {
 template <int kNumLanes>
 struct GenericSimd {
   static constexpr int kLanes = kNumLanes;
+  static constexpr bool kTransposes = false;  // has transpose(), load_elements, store_elements
   using Vec = typename VectorTypes<kNumLanes>::Float;
   using IntVec = typename VectorTypes<kNumLanes>::Int;
 
@@ -163,15 +165,25 @@ struct Avx2Simd : GenericSimd<8> {
 
 #if defined(__AVX512F__)
 struct Avx512Simd : GenericSimd<16> {
+  static constexpr bool kTransposes = true;
   static Vec load_bf16(const uint16_t* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
   }
+#if defined(__AVX512BF16__)
+  static Vec pair_bf16(Vec low, Vec high) {
+    const auto order =
+        (__m512i)(__v32hi){0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (__m512)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+  }
+#else
   static Vec pair_bf16(Vec low, Vec high) {
     const __m512i low_bits = _mm512_srli_epi32(round_to_bf16(low), 16);
     const __m512i high_bits = round_to_bf16(high);
     return (__m512)join_halves(high_bits, low_bits);
   }
+#endif
   /// high & 0xffff0000 | low
   static __m512i join_halves(__m512i high, __m512i low) {
     return _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(-65536), 0xec);
@@ -215,33 +227,50 @@ struct Avx512Simd : GenericSimd<16> {
     }
     return _mm512_scalef_ps(value, x);  // times 2^floor(x)
   }
+  /// The first `count` elements of 32 bits at `from`, zeros behind them.
+  static Vec load_elements(const std::byte* from, int64_t count) {
+    return (__m512)_mm512_maskz_loadu_epi32(first_lanes(count), from);
+  }
+  static void store_elements(std::byte* to, Vec value, int64_t count) {
+    _mm512_mask_storeu_epi32(to, first_lanes(count), (__m512i)value);
+  }
+  static __mmask16 first_lanes(int64_t count) {
+    return static_cast<__mmask16>(count >= 16 ? 0xffff : (1 << count) - 1);
+  }
+  /// Element j of vector i becomes element i of vector j.
+  static void transpose(Vec (&vectors)[16]) {
+    __m512i row[16], next[16];
+    for (int i = 0; i < 16; ++i) row[i] = (__m512i)vectors[i];
+    for (int i = 0; i < 16; i += 2) {
+      next[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+      next[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+      row[i] = _mm512_unpacklo_epi64(next[i], next[i + 2]);
+      row[i + 1] = _mm512_unpackhi_epi64(next[i], next[i + 2]);
+      row[i + 2] = _mm512_unpacklo_epi64(next[i + 1], next[i + 3]);
+      row[i + 3] = _mm512_unpackhi_epi64(next[i + 1], next[i + 3]);
+    }
+    // row[4 g + j] holds, in its 128-bit lane l, column 4 l + j of source rows 4 g ... 4 g + 3.
+    for (int j = 0; j < 4; ++j) {
+      const __m512i a = _mm512_shuffle_i32x4(row[j], row[4 + j], 0x88);
+      const __m512i b = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0x88);
+      const __m512i c = _mm512_shuffle_i32x4(row[j], row[4 + j], 0xdd);
+      const __m512i d = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0xdd);
+      vectors[j] = (__m512)_mm512_shuffle_i32x4(a, b, 0x88);
+      vectors[8 + j] = (__m512)_mm512_shuffle_i32x4(a, b, 0xdd);
+      vectors[4 + j] = (__m512)_mm512_shuffle_i32x4(c, d, 0x88);
+      vectors[12 + j] = (__m512)_mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+  }
 };
 
 /// Transposes 16 x 16 elements of 32 bits.
 inline void transpose_16x16(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
-  __m512i row[16], next[16];
-  for (int i = 0; i < 16; ++i) row[i] = _mm512_loadu_si512(src + i * src_stride);
-  for (int i = 0; i < 16; i += 2) {
-    next[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
-    next[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    row[i] = _mm512_unpacklo_epi64(next[i], next[i + 2]);
-    row[i + 1] = _mm512_unpackhi_epi64(next[i], next[i + 2]);
-    row[i + 2] = _mm512_unpacklo_epi64(next[i + 1], next[i + 3]);
-    row[i + 3] = _mm512_unpackhi_epi64(next[i + 1], next[i + 3]);
-  }
-  // row[4 g + j] holds, in its 128-bit lane l, column 4 l + j of source rows 4 g ... 4 g + 3.
-  for (int j = 0; j < 4; ++j) {
-    const __m512i a = _mm512_shuffle_i32x4(row[j], row[4 + j], 0x88);
-    const __m512i b = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0x88);
-    const __m512i c = _mm512_shuffle_i32x4(row[j], row[4 + j], 0xdd);
-    const __m512i d = _mm512_shuffle_i32x4(row[8 + j], row[12 + j], 0xdd);
-    _mm512_storeu_si512(dst + j * dst_stride, _mm512_shuffle_i32x4(a, b, 0x88));
-    _mm512_storeu_si512(dst + (8 + j) * dst_stride, _mm512_shuffle_i32x4(a, b, 0xdd));
-    _mm512_storeu_si512(dst + (4 + j) * dst_stride, _mm512_shuffle_i32x4(c, d, 0x88));
-    _mm512_storeu_si512(dst + (12 + j) * dst_stride, _mm512_shuffle_i32x4(c, d, 0xdd));
-  }
+  Avx512Simd::Vec row[16];
+  for (int i = 0; i < 16; ++i) row[i] = Avx512Simd::load(src + i * src_stride);
+  Avx512Simd::transpose(row);
+  for (int i = 0; i < 16; ++i) Avx512Simd::store(dst + i * dst_stride, row[i]);
 }
 #endif
 

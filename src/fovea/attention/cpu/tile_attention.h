@@ -23,6 +23,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "fovea/attention/cpu/decode_split.h"
 #include "fovea/attention/cpu/simd.h"
@@ -160,7 +161,22 @@ class TileAttention {
   }
 
   // Rows of q, converted and zero-padded, then transposed to Q^T [elements of head_dim, rows].
-  void start_subtile(const Subtile& tile) {
+  // Out of line, as store_outputs(): within run() they would take registers from the inner loops.
+  [[gnu::noinline]] void start_subtile(const Subtile& tile) {
+    const bool must_convert = Isa::kPack == 1 && job_.is_bf16;
+    if (Simd::kTransposes && !must_convert) {
+      transpose_queries(tile);
+    } else {
+      convert_queries(tile);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      tile.max[r] = kMinusInfinity;
+      tile.shift[r] = 0;
+      tile.sum[r] = 0;
+    }
+  }
+
+  void convert_queries(const Subtile& tile) {
     const int64_t channels = Isa::Layout::padded_head_dim(job_.head_dim);
     const int64_t row_elements = channels / Isa::kPack;
     if (tile.num_rows < kRows || channels > job_.head_dim) {
@@ -171,10 +187,25 @@ class TileAttention {
                             rows_ + r * row_elements);
     }
     transpose_elements(rows_, row_elements, tile.q, kRows, kRows, row_elements);
-    for (int r = 0; r < kRows; ++r) {
-      tile.max[r] = kMinusInfinity;
-      tile.shift[r] = 0;
-      tile.sum[r] = 0;
+  }
+
+  // The same in registers, for rows that are of the kernel's type already.
+  void transpose_queries(const Subtile& tile) {
+    if constexpr (Simd::kTransposes) {
+      const int64_t row_elements = job_.head_dim / Isa::kPack;
+      for (int v = 0; v < kRows; v += kLanes) {
+        for (int64_t i = 0; i < row_elements; i += kLanes) {
+          Vec rows[kLanes];
+          for (int r = 0; r < kLanes; ++r) {
+            rows[r] =
+                v + r < tile.num_rows
+                    ? Simd::load_elements(job_.q[tile.first_row + v + r] + 4 * i, row_elements - i)
+                    : Vec{};
+          }
+          Simd::transpose(rows);
+          for (int j = 0; j < kLanes; ++j) Simd::store(tile.q + (i + j) * kRows + v, rows[j]);
+        }
+      }
     }
   }
 
@@ -386,34 +417,39 @@ class TileAttention {
       must_rescale |= Simd::any_greater(item_max[v], limit);
     }
     if (!must_rescale) return;
-    float factor[kRows];
-    bool is_settled = true;
+    Vec factor[kVecs];
+    bool is_settled = true, is_huge = is_huge_;
     for (int v = 0; v < kVecs; ++v) {
-      for (int i = 0; i < kLanes; ++i) {
-        const int r = v * kLanes + i;
-        const float old_max = tile.max[r], old_shift = tile.shift[r];
-        const float new_max = item_max[v][i] > old_max ? item_max[v][i] : old_max;
-        // exp2(-inf - 0) is 0 for rows that have seen nothing yet; exp2(-inf - -inf) would be NaN.
-        const float new_shift = new_max == kMinusInfinity ? 0.0f : new_max * scale_log2_;
-        factor[r] = old_max == new_max          ? 1.0f
-                    : old_max == kMinusInfinity ? 0.0f
-                    : is_huge_                  ? exp2f((old_max - new_max) * scale_log2_)
-                                                : exp2f(old_shift - new_shift);
-        tile.max[r] = new_max;
-        tile.sum[r] *= factor[r];
-        tile.shift[r] = new_shift;
-        is_huge_ |= fabsf(new_shift) > kMaxFusedShift;
-        is_settled &= new_max != kMinusInfinity;
-      }
+      float *const max = tile.max + v * kLanes, *const shift = tile.shift + v * kLanes;
+      float* const sum = tile.sum + v * kLanes;
+      const Vec old_max = Simd::load(max), old_shift = Simd::load(shift);
+      const Vec new_max = Simd::max(item_max[v], old_max);
+      // Rows that have seen nothing have a shift of 0 and a factor of 0: -inf - -inf would be NaN.
+      const Vec new_shift = Simd::zero_where_minus_infinity(new_max) * scale_log2_;
+      const Vec lowered = Simd::template exp2<5>(is_huge_ ? (old_max - new_max) * scale_log2_
+                                                          : old_shift - new_shift);
+      const Vec one = Simd::broadcast(1), none = Simd::broadcast(kMinusInfinity);
+      factor[v] = old_max == new_max ? one : (old_max == none ? Vec{} : lowered);
+      Simd::store(max, new_max);
+      Simd::store(shift, new_shift);
+      Simd::store(sum, Simd::load(sum) * factor[v]);
+      is_huge |= Simd::any_greater(new_shift, Simd::broadcast(kMaxFusedShift)) ||
+                 Simd::any_greater(Simd::broadcast(-kMaxFusedShift), new_shift);
+      is_settled &=
+          !Simd::any_greater(Simd::broadcast(std::numeric_limits<float>::lowest()), new_max);
     }
+    is_huge_ = is_huge;
     is_settled_[item.subtile] = is_settled;
     if (item.is_first) return;  // O has nothing yet
     for (int64_t d = 0; d < job_.head_dim; ++d) {
-      for (int r = 0; r < kRows; ++r) tile.o[d * kRows + r] *= factor[r];
+      for (int v = 0; v < kVecs; ++v) {
+        float* const o = tile.o + d * kRows + v * kLanes;
+        Simd::store(o, Simd::load(o) * factor[v]);
+      }
     }
   }
 
-  void store_outputs(int subtile_idx) {
+  [[gnu::noinline]] void store_outputs(int subtile_idx) {
     const Subtile tile = subtile(subtile_idx);
     const int64_t head_dim = job_.head_dim;
     alignas(64) float inverse[kRows];
@@ -422,23 +458,38 @@ class TileAttention {
       std::memset(tile.o, 0, sizeof(float) * static_cast<size_t>(head_dim * kRows));
     }
     const int64_t row_elements = job_.is_bf16 ? head_dim / 2 : head_dim;
+    // Element i of some rows as they go out: f32, or a pair of bf16.
+    const auto element = [&](int v, int64_t i, Vec factor) {
+      if (!job_.is_bf16) return Simd::load(tile.o + i * kRows + v) * factor;
+      const float* const pair = tile.o + 2 * i * kRows + v;
+      return Simd::pair_bf16(Simd::load(pair) * factor, Simd::load(pair + kRows) * factor);
+    };
     for (int v = 0; v < kRows; v += kLanes) {
       const Vec factor = Simd::load(inverse + v);
-      for (int64_t i = 0; i < row_elements; ++i) {
-        if (job_.is_bf16) {
-          const float* const pair = tile.o + 2 * i * kRows + v;
-          Simd::store(tile.o + i * kRows + v, Simd::pair_bf16(Simd::load(pair) * factor,
-                                                              Simd::load(pair + kRows) * factor));
-        } else {
-          float* const o = tile.o + i * kRows + v;
-          Simd::store(o, Simd::load(o) * factor);
+      if constexpr (Simd::kTransposes) {
+        for (int64_t i = 0; i < row_elements; i += kLanes) {
+          Vec rows[kLanes];
+          for (int j = 0; j < kLanes; ++j) {
+            rows[j] = element(v, i + j < row_elements ? i + j : i, factor);
+          }
+          Simd::transpose(rows);
+          for (int r = 0; r < kLanes && v + r < tile.num_rows; ++r) {
+            Simd::store_elements(job_.out[tile.first_row + v + r] + 4 * i, rows[r],
+                                 row_elements - i);
+          }
+        }
+      } else {
+        for (int64_t i = 0; i < row_elements; ++i) {
+          Simd::store(tile.o + i * kRows + v, element(v, i, factor));
         }
       }
     }
-    transpose_elements(tile.o, kRows, rows_, row_elements, row_elements, kRows);
-    for (int r = 0; r < tile.num_rows; ++r) {
-      std::memcpy(job_.out[tile.first_row + r], rows_ + r * row_elements,
-                  sizeof(float) * static_cast<size_t>(row_elements));
+    if constexpr (!Simd::kTransposes) {
+      transpose_elements(tile.o, kRows, rows_, row_elements, row_elements, kRows);
+      for (int r = 0; r < tile.num_rows; ++r) {
+        std::memcpy(job_.out[tile.first_row + r], rows_ + r * row_elements,
+                    sizeof(float) * static_cast<size_t>(row_elements));
+      }
     }
   }
 
