@@ -310,6 +310,13 @@ TEST(ConfigFromGguf, RefusesWhatMakesNoModel) {
     add_heads(file, "qwen3", layers, q_heads, kv_heads);
     refuse(file, ErrorCode::kInvalidFile, part);
   }
+  for (const uint32_t heads : {1u << 20, 4'000'000'000u}) {  // width given: nothing to divide
+    GgufBuilder file = gguf_config("qwen3");
+    add_heads(file, "qwen3", 2, heads, heads);
+    file.add_int("qwen3.attention.key_length", 16);
+    file.add_int("qwen3.attention.value_length", 16);
+    refuse(file, ErrorCode::kInvalidFile, "number of query heads");
+  }
   GgufBuilder trap;  // INT64_MIN / -1 would trap
   trap.add_string("general.architecture", "llama");
   trap.add_int("llama.block_count", 1);

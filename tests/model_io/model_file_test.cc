@@ -43,11 +43,11 @@ bool keep(ExpectedTensor&, std::vector<float>&) { return true; }
 
 std::string gguf_model(
     Architecture architecture, const Edit& edit = keep,
-    const std::function<void(GgufBuilder&)>& add = [](GgufBuilder&) {}) {
+    const std::function<void(GgufBuilder&)>& add = [](GgufBuilder&) {}, GgufBuilder file = {},
+    uint32_t num_layers = 1) {
   const std::string prefix = fmt::format("{}.", architecture_name(architecture));
-  GgufBuilder file;
   file.add_string("general.architecture", architecture_name(architecture));
-  file.add_int(prefix + "block_count", 1);
+  file.add_int(prefix + "block_count", num_layers);
   file.add_int(prefix + "embedding_length", 8);
   file.add_int(prefix + "attention.head_count", 2);
   file.add_int(prefix + "attention.head_count_kv", 1);
@@ -107,6 +107,36 @@ INSTANTIATE_TEST_SUITE_P(, EveryArchitecture,
                          [](const auto& param) {
                            return std::string(architecture_name(param.param));
                          });
+
+// Version 2, tensors at any byte, nothing behind the last one: odd, but all of it is allowed.
+TEST(ModelFile, ReadsTensorsOfAnOddFileAsThoseOfAUsualOne) {
+  GgufBuilder odd;
+  odd.version = 2;
+  odd.alignment = 1;
+  odd.pad_last = false;
+  odd.add_int("general.alignment", 1);
+  const std::string usual_bytes = gguf_model(Architecture::kQwen2);
+  std::string odd_bytes;
+  for (size_t name_size = 0; name_size < 4; ++name_size) {  // until floats lie across words
+    GgufBuilder named = odd;
+    named.add_string("general.name", std::string(name_size, 'x'));
+    odd_bytes = gguf_model(
+        Architecture::kQwen2, keep, [](GgufBuilder&) {}, named);
+    if (odd_bytes.size() % 4 == 3) break;
+  }
+  ASSERT_EQ(odd_bytes.size() % 4, 3u);
+  const ModelFile usual = open_gguf(usual_bytes), strange = open_gguf(odd_bytes);
+  ASSERT_EQ(strange.tensors().size(), usual.tensors().size());
+  for (const auto& [name, tensor] : usual.tensors()) {
+    EXPECT_EQ(strange.read_f32(name), usual.read_f32(name)) << name;
+  }
+}
+
+TEST(ModelFile, NamesTheFirstTensorOfLayersThatAreOnlyCounted) {
+  const std::string bytes = gguf_model(
+      Architecture::kLlama, keep, [](GgufBuilder&) {}, {}, 1000);
+  expect_error(ErrorCode::kInvalidFile, "blk.1.", [&] { open_gguf(bytes); });
+}
 
 TEST(ModelFile, PutsInterleavedRowsOfLlamaBack) {
   const std::string bytes =
