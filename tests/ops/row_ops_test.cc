@@ -1,6 +1,7 @@
 // The small operations against plain loops, on every instruction set that this machine has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,6 +59,12 @@ TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
       expect_close(out, reference::gated_activation(true, x, 1, n), 1e-5);
       set->gelu_mul_f32(x.data(), x.data() + n, n, out.data());
       expect_close(out, reference::gated_activation(false, x, 1, n), 1e-5);
+      EXPECT_EQ(set->highest(x.data(), n), *std::max_element(row.begin(), row.end()));
+      std::vector<float> infinite = row;
+      infinite[static_cast<size_t>(n / 2)] = std::numeric_limits<float>::infinity();
+      EXPECT_EQ(set->highest(infinite.data(), n), std::numeric_limits<float>::infinity());
+      infinite[static_cast<size_t>(n - 1)] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(set->highest(infinite.data(), n)));
       EXPECT_NEAR(set->dot(x.data(), x.data() + n, n),
                   reference::matmul(row, {x.begin() + n, x.end()}, 1, 1, n)[0], 1e-3);
     }

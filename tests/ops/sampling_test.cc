@@ -17,6 +17,21 @@ TEST(Sampling, GreedyTakesTheHighestAndTheLowerIdOnATie) {
   EXPECT_EQ(Sampler({}).sample(logits), 1);
 }
 
+TEST(Sampling, GreedyFindsTheFirstHighestInALargeVocabulary) {
+  std::vector<float> logits(50000, -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(argmax(logits), 0);
+  logits[49999] = 3;
+  EXPECT_EQ(argmax(logits), 49999);
+  logits[8192] = 3;
+  EXPECT_EQ(argmax(logits), 8192);
+  logits[4095] = 3;
+  EXPECT_EQ(argmax(logits), 4095);
+  logits[30000] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(argmax(logits), 30000);
+  logits[45000] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(argmax(logits), Error);
+}
+
 TEST(Sampling, RefusesNanAndEmptyLogits) {
   const std::vector<float> logits = {1, std::numeric_limits<float>::quiet_NaN()};
   EXPECT_THROW(argmax(logits), Error);

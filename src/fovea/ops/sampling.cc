@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fovea/base/error.h"
+#include "fovea/ops/cpu/row_kernels.h"
 
 namespace fovea {
 
@@ -19,12 +20,24 @@ void check_sampling_settings(const SamplingSettings& settings) {
 
 int32_t argmax(std::span<const float> logits) {
   check_argument(!logits.empty(), "logits must not be empty");
-  size_t best = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    check_argument(!std::isnan(logits[i]), "logit {} is NaN", i);
-    if (logits[i] > logits[best]) best = i;
+  // The highest of each block first: element by element a vocabulary of 150,000 takes 130
+  // microseconds, which a decode step on a GPU would wait for.
+  constexpr size_t kBlock = 4096;
+  const cpu::RowKernels& kernels = cpu::row_kernels();
+  float best = logits[0];
+  size_t best_block = 0;
+  for (size_t block = 0; block < logits.size(); block += kBlock) {
+    const auto size = static_cast<int64_t>(std::min(kBlock, logits.size() - block));
+    const float highest = kernels.highest(logits.data() + block, size);
+    check_argument(!std::isnan(highest), "logits of tokens {} ... {} hold a NaN", block,
+                   block + static_cast<size_t>(size) - 1);
+    if (highest > best) {
+      best = highest;
+      best_block = block;
+    }
   }
-  return static_cast<int32_t>(best);
+  const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(best_block);
+  return static_cast<int32_t>(std::find(begin, logits.end(), best) - logits.begin());
 }
 
 Sampler::Sampler(const SamplingSettings& settings) : settings_(settings), random_(settings.seed) {

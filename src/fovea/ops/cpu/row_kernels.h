@@ -31,6 +31,8 @@ struct RowKernels {
   /// 0 when all of x is finite, else NaN.
   float (*finite_mark)(const float* x, int64_t n);
 
+  /// The highest of n > 0 values; NaN when there is one.
+  float (*highest)(const float* x, int64_t n);
   float (*dot)(const float* x, const float* y, int64_t n);
   /// out[c] = sum_k x[k] * panel[k][c] for one panel of weights: f32 [depth][64], or bf16 in pairs
   /// [depth / 2][64][2] with an even depth.
