@@ -12,11 +12,11 @@
 #include "apps/cli/conditions.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/kernel_rows.h"
+#include "apps/cli/kernels_cpu.h"
 #include "apps/cli/kernels_gpu.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/parse_values.h"
 #include "apps/cli/progress.h"
-#include "apps/cli/selection_timing.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
 #include "fovea/base/cpu_features.h"
@@ -75,121 +75,27 @@ KernelShape make_shape(const KernelsOptions& options) {
   return shape;
 }
 
-// Runs the kernels one by one, and stops between two of them when Ctrl-C was pressed.
-constexpr double kRateSeconds = 0.5;  // to measure one of the machine's own rates
-
-class KernelsRun {
+// Progress, and Ctrl-C between two measurements.
+class Steps {
  public:
-  KernelsRun(const KernelsOptions& options, const KernelShape& shape)
-      : options_(options), shape_(shape) {
-    context_.num_threads = options.num_threads;
-    step("the machine's own rates");
-    gemm_.emplace(shape.dtype, context_);
-    copy_.emplace(context_);
-    rates_.gemm_gflops =
-        giga_per_s(gemm_->flops(), time_repeatedly([&] { gemm_->run(); }, kRateSeconds).median_ms);
-    rates_.copy_gb_per_s =
-        giga_per_s(copy_->bytes(), time_repeatedly([&] { copy_->run(); }, kRateSeconds).median_ms);
+  explicit Steps(int64_t num_steps) : num_steps_(num_steps) {}
+  /// The next of the steps.
+  void begin(const std::string& what) {
+    go_on(what);
+    ++num_begun_;
   }
-
-  const KernelRates& rates() const { return rates_; }
-  const std::vector<KernelRow>& rows() const { return rows_; }
-
-  void measure(int64_t length, const std::vector<std::string>& methods) {
-    KernelShape shape = shape_;
-    shape.q_len = shape.kv_len = length;
-    step(fmt::format("attention over {} tokens", length));
-    const AttentionWork dense(shape, context_);
-    const Comparison to_gemm = in_turn(dense, [&] { gemm_->run(); });
-    const double gemm_ratio = to_gemm.ratio * dense.flops() / gemm_->flops();
-    add_attention("attention", length, dense, to_gemm.work,
-                  fmt::format("{:.2f} of GEMM", gemm_ratio), {{"ratio_to_gemm", gemm_ratio}});
-
-    shape.density = options_.knobs.density.value_or(0);
-    if (shape.density > 0 && shape.density < 1) {
-      step(fmt::format("sparse attention over {} tokens", length));
-      const AttentionWork sparse(shape, context_);
-      const Comparison to_dense = in_turn(sparse, [&] { dense.run(); });
-      const double cost = 1 / (to_dense.ratio * sparse.density());
-      add_attention("attention, sparse", length, sparse, to_dense.work,
-                    fmt::format("{:.2f} of density x dense", cost),
-                    {{"time_over_density_x_dense", cost}});
+  /// Something else within a step.
+  void go_on(const std::string& what) {
+    if (interrupted()) {
+      bar_.clear();
+      throw Interrupted(fmt::format("{} of {} steps were begun", num_begun_, num_steps_));
     }
-    for (const std::string& method : methods) add_selection(method, length, to_gemm.work.median_ms);
-
-    shape = shape_;
-    shape.q_len = 1;
-    shape.kv_len = length;
-    step(fmt::format("decode behind {} tokens", length));
-    const AttentionWork decode(shape, context_);
-    const Comparison to_copy = in_turn(decode, [&] { copy_->run(); });
-    const double rate = giga_per_s(decode.kv_bytes(), to_copy.work.median_ms);
-    const double copy_ratio = to_copy.ratio * decode.kv_bytes() / copy_->bytes();
-    rows_.push_back({"decode",
-                     std::string(decode.backend()),
-                     length,
-                     to_copy.work,
-                     1,
-                     fmt::format("{:.1f} GB/s", rate),
-                     fmt::format("{:.2f} of copy", copy_ratio),
-                     {{"kv_gb_per_s", rate}, {"ratio_to_copy", copy_ratio}}});
+    bar_.update(what, num_begun_, num_steps_);
   }
 
  private:
-  void step(const std::string& what) {
-    if (interrupted()) {
-      bar_.clear();
-      throw Interrupted(fmt::format("{} kernels were measured", rows_.size()));
-    }
-    bar_.update(what, static_cast<int64_t>(rows_.size()), num_expected());
-  }
-
-  int64_t num_expected() const {
-    return static_cast<int64_t>(parse_tokens_list(options_.lengths, "--lengths").size() *
-                                (split_list(options_.attention, "--attention").size() + 3));
-  }
-
-  Comparison in_turn(const AttentionWork& work, const std::function<void()>& yardstick) const {
-    return time_in_turn([&] { work.run(); }, yardstick, options_.min_seconds);
-  }
-
-  void add_attention(const std::string& kernel, int64_t length, const AttentionWork& work,
-                     const Timing& timing, const std::string& against, nlohmann::json figures) {
-    const double gflops = giga_per_s(work.flops(), timing.median_ms);
-    figures["gflops"] = gflops;
-    rows_.push_back({kernel, std::string(work.backend()), length, timing, work.density(),
-                     fmt::format("{:.0f} GFLOP/s", gflops), against, figures});
-  }
-
-  void add_selection(const std::string& method, int64_t length, double dense_ms) {
-    KernelShape shape = shape_;
-    shape.q_len = shape.kv_len = length;
-    step(fmt::format("{} over {} tokens", method, length));
-    const auto settings = attention_settings(method, options_.knobs);
-    SelectionWork work(shape, *settings.selector, context_);
-    const SelectionMeasurement measured = measure_selection(
-        work, [this](const auto& body) { return time_repeatedly(body, options_.min_seconds); });
-    const double share = measured.selection.median_ms / dense_ms;
-    rows_.push_back(
-        {"selection: " + method,
-         "",
-         length,
-         measured.selection,
-         measured.lists.density,
-         fmt::format("{} of lists", format_bytes(static_cast<double>(measured.lists.bytes))),
-         fmt::format("{} of dense attention", format_percent(share)),
-         {{"share_of_dense_attention", share},
-          {"statistics_ms", measured.statistics.median_ms},
-          {"list_bytes", measured.lists.bytes}}});
-  }
-
-  const KernelsOptions& options_;
-  KernelShape shape_;
-  Context context_;
-  std::optional<GemmWork> gemm_;
-  std::optional<CopyWork> copy_;
-  KernelRates rates_;
-  std::vector<KernelRow> rows_;
+  int64_t num_steps_;
+  int64_t num_begun_ = 0;
   ProgressBar bar_;
 };
 
@@ -282,12 +188,14 @@ KernelsReport run_on_cpu(const KernelsOptions& options) {
                  "--min-seconds must be 0 ... 60, is {}", options.min_seconds);
   check_num_threads(options.num_threads);
   const KernelShape shape = make_shape(options);
-  KernelsRun run(options, shape);
-  for (const int64_t length : lengths) run.measure(length, methods);
   KernelsReport report;
-  report.context = {.device = {}, .num_threads = options.num_threads, .stream = nullptr};
-  report.rates = run.rates();
-  report.rows = run.rows();
+  report.context.num_threads = options.num_threads;
+  Steps steps(static_cast<int64_t>(1 + lengths.size() * (methods.size() + 3)));
+  CpuKernels kernels(shape, options.knobs, options.min_seconds, report.context,
+                     [&](const std::string& what) { steps.begin(what); });
+  for (const int64_t length : lengths) kernels.measure(length, methods);
+  report.rates = kernels.rates();
+  report.rows = kernels.rows();
   report.shape = fmt::format("{} q and {} kv heads of {}", shape.num_q_heads, shape.num_kv_heads,
                              shape.head_dim);
   report.lengths = options.lengths;
@@ -308,20 +216,13 @@ KernelsReport run_on_gpu(const KernelsOptions& options, Device device) {
                    "--cases takes {}, not \"{}\"", fmt::join(known, ", "), name);
   }
   check_usable(device);
-  ProgressBar bar;
-  int64_t num_done = 0;
-  const auto step = [&](const std::string& what) {
-    if (interrupted()) {
-      bar.clear();
-      throw Interrupted(fmt::format("{} of {} cases were measured", num_done, cases.size()));
-    }
-    bar.update(what, num_done, static_cast<int64_t>(cases.size()));
-  };
   const bool is_burst = options.regime == "burst";
-  GpuKernels kernels(device, is_burst ? GpuRegime::kBurst : GpuRegime::kSustained, step);
+  Steps steps(static_cast<int64_t>(cases.size()));
+  GpuKernels kernels(device, is_burst ? GpuRegime::kBurst : GpuRegime::kSustained,
+                     [&](const std::string& what) { steps.go_on(what); });
   for (const std::string& name : cases) {
+    steps.begin(name);
     kernels.measure(name);
-    ++num_done;
   }
   KernelsReport report;
   report.context.device = device;
@@ -418,8 +319,7 @@ void add_kernels_command(CLI::App& app) {
   options->knobs.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(
-      "Sparse attention runs on random lists of --density; selections run on normally distributed "
-      "data.\n"
+      "Sparse attention runs on random lists of --density; selections run on random data.\n"
       "Attention is timed in turn with what it is held against, so that both meet the same "
       "machine.\n"
       "Examples:\n"
