@@ -40,6 +40,8 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
                   "Type to compute in; auto is bf16 where the device multiplies it, else f32")
       ->capture_default_str()
       ->type_name("auto|f32|bf16");
+  command.add_flag("--f8-weights", arguments.f8_weights,
+                   "Keep the layers' matrices as f8e4m3, a scale per 128 x 128 block (GPU only)");
   command
       .add_option("--threads", arguments.num_threads,
                   "CPU threads; 0 is OMP_NUM_THREADS, or one per core")
@@ -78,6 +80,7 @@ std::shared_ptr<const Model> load_model(const ModelArguments& arguments) {
   check_model_options(arguments);
   ModelOptions options;
   options.compute = parse_compute_type(arguments.dtype);
+  options.f8_weights = arguments.f8_weights;
   options.device = parse_device(arguments.device);
   options.num_threads = arguments.num_threads;
   ProgressBar bar;
@@ -96,7 +99,7 @@ Conditions model_conditions(const Model& model, const CLI::App& command) {
   Conditions conditions;
   conditions.model = model.path();
   conditions.hardware = hardware_text(model.context());
-  conditions.weights_dtype = dtype;
+  conditions.weights_dtype = dtype_name(model.weight_dtype());
   conditions.attention_dtype = dtype;
   conditions.kv_dtype = dtype;
   conditions.concurrency = "1, one request at a time";

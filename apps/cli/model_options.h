@@ -17,12 +17,13 @@ struct ModelArguments {
   std::string path;
   std::string synthetic;  // a shape, instead of a path
   std::string dtype = "auto";
+  bool f8_weights = false;
   std::string device = "cpu";
   int32_t num_threads = 0;
 };
 
-/// Adds -m/--model, --synthetic, --device, --dtype and --threads. `arguments` must outlive the
-/// parse.
+/// Adds -m/--model, --synthetic, --device, --dtype, --f8-weights and --threads. `arguments` must
+/// outlive the parse.
 void add_model_options(CLI::App& command, ModelArguments& arguments);
 
 /// Throws kInvalidArgument on what is wrong with them, before anything is loaded.

@@ -176,7 +176,7 @@ void check_options(const SweepOptions& options, const CLI::App& command) {
     const bool of_server = option->get_group() == kServerGroup;
     const bool of_engine = option->get_group() == "Selection" || name == "--attention" ||
                            name == "--dtype" || name == "--threads" || name == "--device" ||
-                           name == "--synthetic";
+                           name == "--f8-weights" || name == "--synthetic";
     check_argument(!of_server || options.on_server(), "{} is about a server: give --url", name);
     check_argument(!of_engine || !options.on_server(),
                    "{} is about our engine, --url about a server", name);

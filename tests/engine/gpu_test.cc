@@ -72,6 +72,44 @@ TEST_F(EngineOnGpu, DenseLogitsAreTheCpus) {
   }
 }
 
+TEST_F(EngineOnGpu, SyntheticModelsAnswerAsOnTheCpu) {
+  const std::vector<int32_t> tokens = [] {
+    std::vector<int32_t> bytes(300);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(i * 37 % 256);
+    return bytes;
+  }();
+  for (const char* name : {"Test-1M", "Test-MoE"}) {
+    SCOPED_TRACE(name);
+    Session cpu(Model::synthetic(name, 5, {.compute = ComputeType::kF32, .progress = {}}));
+    Session gpu(Model::synthetic(name, 5, {.device = kGpu, .progress = {}}));
+    const std::vector<float> want = copy(cpu.prefill(tokens));
+    EXPECT_LT(relative_error(gpu.prefill(tokens), want), 0.03);
+    // Steps that are recorded and replayed, across the border of a page.
+    for (const int32_t token : {7, 8, 9, 10}) {
+      const std::vector<float> next = copy(cpu.decode(token));
+      EXPECT_LT(relative_error(gpu.decode(token), next), 0.03) << token;
+    }
+  }
+}
+
+TEST_F(EngineOnGpu, WeightsInF8AnswerAlmostAlike) {
+  const std::vector<int32_t> tokens(200, 65);
+  for (const char* name : {"Test-1M", "Test-MoE"}) {
+    SCOPED_TRACE(name);
+    const auto whole = Model::synthetic(name, 5, {.device = kGpu, .progress = {}});
+    const auto small =
+        Model::synthetic(name, 5, {.f8_weights = true, .device = kGpu, .progress = {}});
+    EXPECT_EQ(small->weight_dtype(), DType::kF8E4M3);
+    EXPECT_LT(small->weight_bytes(), whole->weight_bytes());
+    Session want(whole);
+    Session got(small);
+    const std::vector<float> logits = copy(want.prefill(tokens));
+    const double error = relative_error(got.prefill(tokens), logits);
+    EXPECT_GT(error, 1e-4);
+    EXPECT_LT(error, 0.15);
+  }
+}
+
 TEST_F(EngineOnGpu, DecodeContinuesAsThePrefillWould) {
   const std::vector<int32_t> tokens = made_up_tokens(300);
   Session whole(on_gpu());

@@ -32,10 +32,10 @@ TEST(Synthetic, AnUnknownNameIsAnErrorThatListsTheOthers) {
   }
 }
 
-std::vector<float> logits_of(uint64_t seed) {
+std::vector<float> logits_of(const std::string& name, uint64_t seed) {
   ModelOptions options;
   options.compute = ComputeType::kF32;
-  const auto model = Model::synthetic("Test-1M", seed, options);
+  const auto model = Model::synthetic(name, seed, options);
   Session session(model);
   const std::vector<int32_t> tokens = model->tokenizer().encode("A text of bytes.", {});
   EXPECT_EQ(tokens.size(), 16u);
@@ -44,10 +44,13 @@ std::vector<float> logits_of(uint64_t seed) {
 }
 
 TEST(Synthetic, TheSeedDecidesEverything) {
-  const std::vector<float> first = logits_of(1);
-  EXPECT_EQ(logits_of(1), first);
-  EXPECT_NE(logits_of(2), first);
-  for (const float logit : first) ASSERT_LT(std::abs(logit), 100.0f);  // activations stay in range
+  for (const char* name : {"Test-1M", "Test-MoE"}) {
+    SCOPED_TRACE(name);
+    const std::vector<float> first = logits_of(name, 1);
+    EXPECT_EQ(logits_of(name, 1), first);
+    EXPECT_NE(logits_of(name, 2), first);
+    for (const float logit : first) ASSERT_LT(std::abs(logit), 100.0f);  // they stay in range
+  }
 }
 
 }  // namespace

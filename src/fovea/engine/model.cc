@@ -58,6 +58,15 @@ DType resolve_compute_type(ComputeType compute, Device device) {
   return DType::kF32;
 }
 
+/// Type of the layers' matrices.
+DType stored_type(const Model& model, const ModelOptions& options) {
+  if (!options.f8_weights) return model.compute_dtype();
+  if (model.context().device.type == DeviceType::kCpu) {
+    fail(ErrorCode::kUnsupported, "weights in f8e4m3 need a GPU");
+  }
+  return DType::kF8E4M3;
+}
+
 }  // namespace
 
 Model::Model() = default;
@@ -77,10 +86,10 @@ std::shared_ptr<Model> Model::prepare(const std::string& path, const ModelOption
   return model;
 }
 
-void Model::check_room() const {
+void Model::check_room(DType weight_dtype) const {
   const bool is_wide = compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16);
-  check_memory(estimate_weight_bytes(*config_, compute_dtype_, context_.device),
-               fmt::format("{} in {}", path_, dtype_name(compute_dtype_)),
+  check_memory(estimate_weight_bytes(*config_, compute_dtype_, weight_dtype, context_.device),
+               fmt::format("{} in {}", path_, dtype_name(weight_dtype)),
                is_wide ? "bf16 or a smaller model" : "a smaller model", context_.device);
 }
 
@@ -94,9 +103,10 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
   check_argument(model->tokenizer_->vocab_size() <= model->config_->vocab_size,
                  "{}: the tokenizer has {} tokens, the model {}", path,
                  model->tokenizer_->vocab_size(), model->config_->vocab_size);
-  model->check_room();
-  model->weights_ = std::make_unique<Weights>(
-      load_weights(std::move(file), model->compute_dtype_, model->context_, options.progress));
+  const DType weight_dtype = stored_type(*model, options);
+  model->check_room(weight_dtype);
+  model->weights_ = std::make_unique<Weights>(load_weights(
+      std::move(file), model->compute_dtype_, weight_dtype, model->context_, options.progress));
   return model;
 }
 
@@ -106,11 +116,14 @@ std::shared_ptr<const Model> Model::synthetic(const std::string& name, uint64_t 
   const std::shared_ptr<Model> model = prepare("synthetic " + name, options);
   model->config_ = std::make_unique<ModelConfig>(config);
   model->tokenizer_ = std::make_unique<Tokenizer>(byte_tokenizer_data());
-  model->check_room();
+  const DType weight_dtype = stored_type(*model, options);
+  model->check_room(weight_dtype);
   model->weights_ = std::make_unique<Weights>(make_synthetic_weights(
-      config, model->compute_dtype_, model->context_, seed, options.progress));
+      config, model->compute_dtype_, weight_dtype, model->context_, seed, options.progress));
   return model;
 }
+
+DType Model::weight_dtype() const { return weights_->layers.front().qkv.dtype(); }
 
 int64_t Model::weight_bytes() const { return weights_->size_bytes(); }
 

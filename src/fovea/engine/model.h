@@ -23,6 +23,9 @@ enum class ComputeType {
 
 struct ModelOptions {
   ComputeType compute = ComputeType::kAuto;
+  /// Keep the layers' matrices as f8e4m3 with a scale per 128 x 128 block; a GPU's only, and not
+  /// routers, embeddings and the output matrix.
+  bool f8_weights = false;
   Device device = {};       // a GPU computes in bf16
   int32_t num_threads = 0;  // 0: OMP_NUM_THREADS, or as many as there are cores
   /// Called with the share of the weights loaded, 0 ... 1, from the loading thread; may throw to
@@ -56,6 +59,8 @@ class Model {
   const std::string& path() const { return path_; }
   /// Type of activations, weights and KV: f32 or bf16.
   DType compute_dtype() const { return compute_dtype_; }
+  /// Type of the layers' matrices: the compute type, or f8e4m3.
+  DType weight_dtype() const;
   const Context& context() const { return context_; }
   /// Bytes of the weights as held in memory.
   int64_t weight_bytes() const;
@@ -65,7 +70,7 @@ class Model {
  private:
   Model();
   static std::shared_ptr<Model> prepare(const std::string& path, const ModelOptions& options);
-  void check_room() const;
+  void check_room(DType weight_dtype) const;
 
   std::string path_;
   std::unique_ptr<ModelConfig> config_;

@@ -16,6 +16,7 @@ enum class StepOp {
   kGateUpMatmul,
   kActivation,
   kDownMatmul,
+  kExperts,  // of a mixture, all there is from router to residual
   kResidualAdd,
   kEmbedding,  // from here to kKvWrite, the beginning of a layer
   kInputNorm,
@@ -30,7 +31,7 @@ enum class StepOp {
   kLogitsMatmul,
   kSampling,
 };
-inline constexpr int kNumStepOps = 20;
+inline constexpr int kNumStepOps = 21;
 
 /// A name such as "qkv_matmul".
 std::string_view step_op_name(StepOp op);

@@ -23,16 +23,20 @@ struct Shape {
   int64_t num_layers, model_dim, num_q_heads, num_kv_heads, head_dim, mlp_dim, vocab_size;
   double rope_theta;
   bool tied_embeddings;
+  int64_t num_experts = 0, experts_per_token = 0, expert_dim = 0;
 };
 
 /// From the models' published configurations; context lengths are ours, so that long prompts can be
 /// measured on every shape.
-constexpr std::array<Shape, 5> kShapes = {{
+constexpr std::array<Shape, 7> kShapes = {{
     {"Test-1M", Architecture::kLlama, 2, 128, 2, 1, 64, 512, 2048, 1e4,
      false},  // nobody's: for tests
     {"SmolLM2-135M", Architecture::kLlama, 30, 576, 9, 3, 64, 1536, 49152, 1e5, true},
     {"Llama-3.1-8B", Architecture::kLlama, 32, 4096, 32, 8, 128, 14336, 128256, 5e5, false},
     {"Qwen2.5-7B", Architecture::kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 1e6, false},
+    {"Test-MoE", Architecture::kQwen3, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 128},
+    {"Qwen3-30B-A3B", Architecture::kQwen3, 48, 2048, 32, 4, 128, 0, 151936, 1e6, false, 128, 8,
+     768},
     {"Qwen3-32B", Architecture::kQwen3, 64, 5120, 64, 8, 128, 25600, 151936, 1e6, false},
 }};
 constexpr int64_t kContextLength = int64_t{1} << 20;
@@ -44,18 +48,20 @@ class RandomWeights {
       : dtype_(dtype), context_(context), seed_(seed) {}
 
   PackedWeights matrix(int64_t out_features, int64_t in_features) {
-    const auto bound = static_cast<float>(std::sqrt(3.0 / static_cast<double>(in_features)));
-    if (context_.device.type != DeviceType::kCpu) {
-      Tensor tensor(dtype_, {out_features, in_features}, context_.device);
-      fill(tensor.view(), bound);
-      return PackedWeights(std::move(tensor));
-    }
+    if (is_gpu()) return PackedWeights(on_gpu(out_features, in_features));
     PackedWeights weights(dtype_, out_features, in_features);
-    const Tensor row(DType::kF32, {in_features});
-    for (int64_t i = 0; i < out_features; ++i) {
-      fill(row.view(), bound);
-      weights.set_rows(i, 1, row.as<float>());
-    }
+    for_each_row(out_features, in_features,
+                 [&](int64_t row, const float* values) { weights.set_rows(row, 1, values); });
+    return weights;
+  }
+
+  ExpertWeights experts(int64_t num_experts, int64_t out_features, int64_t in_features) {
+    const int64_t num_rows = num_experts * out_features;
+    if (is_gpu()) return {num_experts, on_gpu(num_rows, in_features)};
+    ExpertWeights weights(dtype_, num_experts, out_features, in_features);
+    for_each_row(num_rows, in_features, [&](int64_t row, const float* values) {
+      weights.set_rows(row / out_features, row % out_features, 1, values);
+    });
     return weights;
   }
 
@@ -76,6 +82,26 @@ class RandomWeights {
   }
 
  private:
+  bool is_gpu() const { return context_.device.type != DeviceType::kCpu; }
+  static float bound_of(int64_t in_features) {
+    return static_cast<float>(std::sqrt(3.0 / static_cast<double>(in_features)));
+  }
+
+  Tensor on_gpu(int64_t out_features, int64_t in_features) {
+    Tensor tensor(dtype_, {out_features, in_features}, context_.device);
+    fill(tensor.view(), bound_of(in_features));
+    return tensor;
+  }
+
+  template <typename Body>
+  void for_each_row(int64_t num_rows, int64_t in_features, Body body) {
+    const Tensor row(DType::kF32, {in_features});
+    for (int64_t i = 0; i < num_rows; ++i) {
+      fill(row.view(), bound_of(in_features));
+      body(i, row.as<float>());
+    }
+  }
+
   void fill(const TensorView& tensor, float bound) {
     fill_random(tensor, bound, seed_, next_, context_);
     next_ += static_cast<uint64_t>(tensor.num_elements());
@@ -120,12 +146,17 @@ ModelConfig synthetic_config(std::string_view name) {
   config.qkv_bias = shape->architecture == Architecture::kQwen2;
   config.qk_norm = shape->architecture == Architecture::kQwen3;
   config.tied_embeddings = shape->tied_embeddings;
+  config.num_experts = shape->num_experts;
+  config.experts_per_token = shape->experts_per_token;
+  config.expert_dim = shape->expert_dim;
+  config.normalise_experts = shape->num_experts > 0;
   check_config(config, std::string(name));
   return config;
 }
 
-Weights make_synthetic_weights(const ModelConfig& config, DType dtype, const Context& context,
-                               uint64_t seed, const std::function<void(double)>& progress) {
+Weights make_synthetic_weights(const ModelConfig& config, DType dtype, DType layer_dtype,
+                               const Context& context, uint64_t seed,
+                               const std::function<void(double)>& progress) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
   RandomWeights random(dtype, context, seed);
@@ -141,8 +172,24 @@ Weights make_synthetic_weights(const ModelConfig& config, DType dtype, const Con
     }
     layer.attention_out = random.matrix(config.model_dim, q_dim);
     layer.mlp_norm = random.ones(config.model_dim);
-    layer.gate_up = random.matrix(2 * config.mlp_dim, config.model_dim);
-    layer.down = random.matrix(config.model_dim, config.mlp_dim);
+    if (config.num_experts > 0) {
+      layer.router = random.matrix(config.num_experts, config.model_dim);
+      layer.experts_gate_up =
+          random.experts(config.num_experts, 2 * config.expert_dim, config.model_dim);
+      layer.experts_down = random.experts(config.num_experts, config.model_dim, config.expert_dim);
+    } else {
+      layer.gate_up = random.matrix(2 * config.mlp_dim, config.model_dim);
+      layer.down = random.matrix(config.model_dim, config.mlp_dim);
+    }
+    if (layer_dtype != dtype) {
+      for (PackedWeights* matrix :
+           {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down}) {
+        if (!matrix->empty()) *matrix = matrix->quantized(context);
+      }
+      for (ExpertWeights* experts : {&layer.experts_gate_up, &layer.experts_down}) {
+        if (!experts->empty()) *experts = experts->quantized(context);
+      }
+    }
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(config.num_layers));
   }
   weights.output_norm = random.ones(config.model_dim);

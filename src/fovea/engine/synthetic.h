@@ -22,10 +22,11 @@ std::vector<std::string> synthetic_names();
 ModelConfig synthetic_config(std::string_view name);
 
 /// Weights of that shape on the context's device, uniform with the variance 1 / in_features that
-/// keeps activations in range; norms are 1. The same seed gives the same weights on any device.
-/// `progress` as of load_weights(). Throws kOutOfMemory as Tensor does.
-Weights make_synthetic_weights(const ModelConfig& config, DType dtype, const Context& context,
-                               uint64_t seed, const std::function<void(double)>& progress);
+/// keeps activations in range; norms are 1; types as of load_weights(). The same seed gives the
+/// same weights on any device. `progress` as of load_weights(). Throws kOutOfMemory as Tensor does.
+Weights make_synthetic_weights(const ModelConfig& config, DType dtype, DType layer_dtype,
+                               const Context& context, uint64_t seed,
+                               const std::function<void(double)>& progress);
 
 /// A tokenizer whose tokens are the 256 bytes.
 TokenizerData byte_tokenizer_data();

@@ -56,6 +56,7 @@ double* sum_of(StepOp op, ForwardReport& report) {
     case StepOp::kOutputMatmul:
     case StepOp::kGateUpMatmul:
     case StepOp::kDownMatmul:
+    case StepOp::kExperts:
     case StepOp::kLogitsMatmul:
       return &report.matmul_s;
     default:
@@ -115,7 +116,7 @@ void Transformer::forward(const ForwardStep& step) {
     run_layers(step);
   }
   for (const LayerWeights& layer : model_.weights().layers) {
-    count_layer_matmuls(num_rows_, layer, &report_.work);
+    count_layer_matmuls(num_rows_, layer, model_.config().experts_per_token, &report_.work);
   }
   check_finite();
   count_attention(step);
@@ -212,20 +213,27 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
   worker.lap(StepOp::kMlpNorm, layer);
 }
 
-/// The gated mlp onto the residual stream.
+/// The gated mlp, or a mixture of them, onto the residual stream.
 void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   const ModelConfig& config = model_.config();
   const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(layer)];
+  const GateFunction function =
+      config.activation == Activation::kSilu ? GateFunction::kSilu : GateFunction::kGeluTanh;
   RowOps& ops = *worker.ops;
   const TensorView residual = rows_of(residual_.view(), slab.first, slab.count);
+  if (config.num_experts > 0) {
+    ops.moe({rows_of(worker.normed.view(), 0, slab.count), &weights.router,
+             &weights.experts_gate_up, &weights.experts_down, config.experts_per_token,
+             config.normalise_experts, function, residual});
+    worker.lap(StepOp::kExperts, layer);
+    return;
+  }
   const TensorView gate_up = rows_of(worker.gate_up.view(), 0, slab.count);
   const TensorView activated = rows_of(worker.activated.view(), 0, slab.count);
 
   ops.matmul(rows_of(worker.normed.view(), 0, slab.count), weights.gate_up, gate_up);
   worker.lap(StepOp::kGateUpMatmul, layer);
-  ops.activate(
-      config.activation == Activation::kSilu ? GateFunction::kSilu : GateFunction::kGeluTanh,
-      gate_up, activated);
+  ops.activate(function, gate_up, activated);
   worker.lap(StepOp::kActivation, layer);
   if (config.post_norms) {
     const TensorView added = rows_of(worker.added.view(), 0, slab.count);

@@ -117,26 +117,39 @@ int64_t Weights::size_bytes() const {
   int64_t bytes = output.size_bytes() + output_norm.size_bytes() + token_table.size_bytes();
   for (const LayerWeights& layer : layers) {
     bytes += layer.qkv.size_bytes() + layer.attention_out.size_bytes() +
-             layer.gate_up.size_bytes() + layer.down.size_bytes();
+             layer.gate_up.size_bytes() + layer.down.size_bytes() + layer.router.size_bytes() +
+             layer.experts_gate_up.size_bytes() + layer.experts_down.size_bytes();
   }
   return bytes;
 }
 
-int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, Device device) {
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                              Device device) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
   const auto matrix = [&](int64_t out_features, int64_t in_features) {
-    return packed_weight_bytes(dtype, out_features, in_features, device);
+    return packed_weight_bytes(layer_dtype, out_features, in_features, device);
   };
-  const int64_t layer =
-      matrix(q_dim + 2 * kv_dim, config.model_dim) + matrix(config.model_dim, q_dim) +
-      matrix(2 * config.mlp_dim, config.model_dim) + matrix(config.model_dim, config.mlp_dim);
+  const int64_t attention =
+      matrix(q_dim + 2 * kv_dim, config.model_dim) + matrix(config.model_dim, q_dim);
+  const auto gated_mlp = [&](int64_t width) {
+    return matrix(2 * width, config.model_dim) + matrix(config.model_dim, width);
+  };
+  const int64_t mlp =
+      config.num_experts == 0
+          ? gated_mlp(config.mlp_dim)
+          : checked_add(
+                checked_mul(gated_mlp(config.expert_dim), config.num_experts, "weight bytes"),
+                packed_weight_bytes(dtype, config.num_experts, config.model_dim, device),
+                "weight bytes");
+  const int64_t layer = checked_add(attention, mlp, "weight bytes");
   const bool has_table = device.type != DeviceType::kCpu && !config.tied_embeddings;
-  const int64_t ends = matrix(config.vocab_size, config.model_dim) * (has_table ? 2 : 1);
+  const int64_t ends =
+      packed_weight_bytes(dtype, config.vocab_size, config.model_dim, device) * (has_table ? 2 : 1);
   return checked_add(checked_mul(layer, config.num_layers, "weight bytes"), ends, "weight bytes");
 }
 
-Weights load_weights(ModelFile file, DType dtype, const Context& context,
+Weights load_weights(ModelFile file, DType dtype, DType layer_dtype, const Context& context,
                      const std::function<void(double)>& progress) {
   Weights weights;
   weights.file = std::make_unique<ModelFile>(std::move(file));
@@ -166,6 +179,10 @@ Weights load_weights(ModelFile file, DType dtype, const Context& context,
     layer.down = loader.packed(dtype, config.model_dim, config.mlp_dim);
     loader.matrix(prefix + "down", 0, layer.down);
     layer.post_mlp_norm = loader.vector(prefix + "post_mlp_norm");
+    if (layer_dtype == dtype) continue;
+    for (PackedWeights* matrix : {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down}) {
+      *matrix = matrix->quantized(context);
+    }
   }
   weights.output_norm = loader.vector("output_norm");
   weights.output = loader.packed(dtype, config.vocab_size, config.model_dim);

@@ -10,6 +10,7 @@
 #include "fovea/base/context.h"
 #include "fovea/engine/embedding.h"
 #include "fovea/model_io/model_file.h"
+#include "fovea/ops/expert_weights.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/tensor/tensor.h"
 
@@ -27,6 +28,10 @@ struct LayerWeights {
   PackedWeights gate_up;        // [2 mlp_dim, model_dim]
   PackedWeights down;           // [model_dim, mlp_dim]
   Tensor post_mlp_norm;         // f32 [model_dim], or empty
+  // A mixture of experts has these in place of gate_up and down.
+  PackedWeights router;           // [num_experts, model_dim]
+  ExpertWeights experts_gate_up;  // each [2 expert_dim, model_dim]
+  ExpertWeights experts_down;     // each [model_dim, expert_dim]
 };
 
 struct Weights {
@@ -41,12 +46,14 @@ struct Weights {
 };
 
 /// Bytes that load_weights() will hold.
-int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, Device device = {});
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                              Device device);
 
-/// Reads all weights of `file` and packs them as `dtype` on the context's device. `progress` is
+/// Reads all weights of `file` and packs them as `dtype`, the layers' matrices as `layer_dtype`,
+/// on the context's device. `progress` is
 /// called with 0 ... 1. Throws kInvalidFile naming a tensor that holds NaN or Inf, kOutOfMemory as
 /// Tensor does.
-Weights load_weights(ModelFile file, DType dtype, const Context& context,
+Weights load_weights(ModelFile file, DType dtype, DType layer_dtype, const Context& context,
                      const std::function<void(double)>& progress);
 
 }  // namespace fovea

@@ -21,10 +21,20 @@ void count_matmul(int64_t num_rows, const PackedWeights& weights, WorkDone* work
   work->weight_bytes += weights.size_bytes();
 }
 
-void count_layer_matmuls(int64_t num_rows, const LayerWeights& weights, WorkDone* work) {
+void count_layer_matmuls(int64_t num_rows, const LayerWeights& weights, int64_t experts_per_token,
+                         WorkDone* work) {
   for (const PackedWeights* matrix :
-       {&weights.qkv, &weights.attention_out, &weights.gate_up, &weights.down}) {
+       {&weights.qkv, &weights.attention_out, &weights.gate_up, &weights.down, &weights.router}) {
     count_matmul(num_rows, *matrix, work);
+  }
+  // Each row goes through some of the experts; a step reads those that some row goes through.
+  const int64_t num_experts = weights.experts_gate_up.num_experts();
+  const int64_t read = std::min(num_experts, num_rows * experts_per_token);
+  for (const ExpertWeights* experts : {&weights.experts_gate_up, &weights.experts_down}) {
+    if (experts->empty()) continue;
+    work->matmul_flops +=
+        2 * num_rows * experts_per_token * experts->out_features() * experts->in_features();
+    work->weight_bytes += experts->size_bytes() / num_experts * read;
   }
 }
 

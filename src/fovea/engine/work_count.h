@@ -19,7 +19,9 @@ struct StepRows {
 };
 
 void count_matmul(int64_t num_rows, const PackedWeights& weights, WorkDone* work);
-void count_layer_matmuls(int64_t num_rows, const LayerWeights& weights, WorkDone* work);
+/// Experts are counted as if no two rows went through the same one, until all are read.
+void count_layer_matmuls(int64_t num_rows, const LayerWeights& weights, int64_t experts_per_token,
+                         WorkDone* work);
 
 /// One layer's attention; `window_left` as in AttentionParams.
 void count_dense_attention(const ModelConfig& config, const StepRows& rows, int64_t window_left,

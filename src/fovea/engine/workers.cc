@@ -20,6 +20,7 @@ Worker::Worker(const Model& model, int64_t max_rows, const Context& context)
       Tensor(product, {max_rows, (config.num_q_heads + 2 * config.num_kv_heads) * config.head_dim},
              device);
   if (config.post_norms) added = Tensor(product, {max_rows, config.model_dim}, device);
+  if (config.num_experts > 0) return;  // their buffers are the operation's own
   gate_up = Tensor(product, {max_rows, 2 * config.mlp_dim}, device);
   activated = Tensor(compute, {max_rows, config.mlp_dim}, device);
 }

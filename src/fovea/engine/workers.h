@@ -37,8 +37,8 @@ class Worker {
   Tensor qkv;        // product type
   Tensor added;      // product type [max_rows, model_dim]: what is normed before it is added;
                      // empty where nothing is
-  Tensor gate_up;    // product type
-  Tensor activated;  // compute type
+  Tensor gate_up;    // product type; empty with experts
+  Tensor activated;  // compute type; empty with experts
   Tensor logits, logits_on_cpu;  // f32, made when first needed
 };
 

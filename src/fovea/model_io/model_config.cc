@@ -43,7 +43,13 @@ void check_sizes(const ModelConfig& config, const std::string& name) {
   check_range(name, "number of query heads", config.num_q_heads, 1024);
   check_range(name, "number of key-value heads", config.num_kv_heads, 1024);
   check_range(name, "head_dim", config.head_dim, 1024);
-  check_range(name, "mlp_dim", config.mlp_dim, 1 << 20);
+  if (config.num_experts == 0) {
+    check_range(name, "mlp_dim", config.mlp_dim, 1 << 20);
+  } else {
+    check_range(name, "num_experts", config.num_experts, 1 << 12);
+    check_range(name, "experts_per_token", config.experts_per_token, config.num_experts);
+    check_range(name, "expert_dim", config.expert_dim, 1 << 20);
+  }
   check_range(name, "vocab_size", config.vocab_size, 1 << 24);
   check_range(name, "context_length", config.context_length, 1 << 30);
   if (config.num_q_heads % config.num_kv_heads != 0) {

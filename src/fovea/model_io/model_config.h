@@ -60,6 +60,15 @@ struct ModelConfig {
     return !local_layers.empty() && local_layers[static_cast<size_t>(layer)];
   }
 
+  /// A mixture of experts in place of the mlp: each token's mlp is the weighted sum of the
+  /// experts_per_token experts that the router rates highest, each a gated mlp of expert_dim.
+  /// num_experts 0: a plain mlp of mlp_dim.
+  int64_t num_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t expert_dim = 0;
+  /// Whether the weights of a token's experts are scaled to sum to one.
+  bool normalise_experts = false;
+
   bool qkv_bias = false;
   bool qk_norm = false;
   /// RMSNorms after attention and after the mlp, before their residual additions.
