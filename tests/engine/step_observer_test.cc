@@ -109,6 +109,28 @@ TEST_P(Observed, PiecesAddUpToTheReport) {
 INSTANTIATE_TEST_SUITE_P(Attention, Observed, testing::Bool(),
                          [](const auto& test) { return test.param ? "Sparse" : "Dense"; });
 
+// What stepping aside costs is nothing, since nothing else is done: no statistics, no selection.
+TEST(StepObserver, BelowTheBreakEvenLengthEveryPieceIsOneOfDense) {
+  const auto model = Model::load("models/needle_7m");
+  std::vector<int32_t> prompt(900);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(1 + i * 37 % 4000);
+  GenerateOptions generation;
+  generation.max_new_tokens = 3;
+  generation.stop_at_eos = false;
+  Recorder of_dense, of_sparse;
+  Session dense(model, options_of(&of_dense, false));
+  SessionOptions options = options_of(&of_sparse, true);
+  options.attention.min_sparse_len = 1000;
+  options.attention.sparse_decode = true;
+  Session aside(model, options);
+  EXPECT_EQ(generate(aside, prompt, generation).tokens, generate(dense, prompt, generation).tokens);
+  EXPECT_EQ(of_sparse.layers, of_dense.layers);
+  EXPECT_TRUE(of_sparse.layers.contains(StepOp::kDenseAttention));
+  for (const StepOp op : {StepOp::kBlockStatistics, StepOp::kSelection, StepOp::kSparseAttention}) {
+    EXPECT_FALSE(of_sparse.layers.contains(op)) << step_op_name(op);
+  }
+}
+
 TEST(StepOp, EveryOneHasANameOfItsOwn) {
   std::map<std::string_view, int> names;
   for (int i = 0; i < kNumStepOps; ++i) ++names[step_op_name(static_cast<StepOp>(i))];
