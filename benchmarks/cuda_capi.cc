@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fovea/attention/cuda/cuda_backend.h"
+#include "fovea/attention/cuda/quantize_kv_cuda.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
 #include "fovea/selector/cuda/cuda_selector.h"
 
@@ -31,11 +32,15 @@ struct FoveaAttentionCall {
   const int64_t* list_begin;
   const int32_t* list_len;
   const int32_t* list_blocks;
+  float* q_scale;  // f8e4m3: [num_q_heads]; null: 1
+  float* k_scale;  // f8e4m3: [num_pages, num_kv_heads]
+  float* v_scale;
   int64_t batch_size, total_q, total_kv, num_q_heads, num_kv_heads, head_dim;
   int64_t q_row_stride, q_head_stride, kv_row_stride, kv_head_stride;
   int64_t page_size, num_pages, max_pages;
   int64_t num_q_blocks, num_list_blocks, block_size;
-  int64_t window_left, is_causal, is_f16;
+  int64_t window_left, is_causal;
+  int64_t dtype;  // 0: bf16, 1: f16, 2: f8e4m3 with results in bf16
 };
 
 /// A call with statistics and selection; block_size 128, contiguous K/V.
@@ -63,7 +68,10 @@ fovea::Context context_of(const FoveaAttentionCall& call) {
 fovea::AttentionParams make_attention(const FoveaAttentionCall& call) {
   using fovea::TensorView;
   const fovea::Device device = context_of(call).device;
-  const fovea::DType dtype = call.is_f16 ? fovea::DType::kF16 : fovea::DType::kBF16;
+  constexpr fovea::DType kTypes[] = {fovea::DType::kBF16, fovea::DType::kF16,
+                                     fovea::DType::kF8E4M3};
+  const fovea::DType dtype = kTypes[call.dtype];
+  const bool is_f8 = dtype == fovea::DType::kF8E4M3;
   const auto rows = [&](void* data, int64_t count, int64_t heads, int64_t row_stride,
                         int64_t head_stride) {
     TensorView view = fovea::make_view(data, dtype, {count, heads, call.head_dim}, device);
@@ -71,21 +79,36 @@ fovea::AttentionParams make_attention(const FoveaAttentionCall& call) {
     view.stride[1] = head_stride;
     return view;
   };
-  const auto kv = [&](void* data) {
+  const auto kv = [&](void* data, bool is_turned) {
     if (call.page_size == 0) {
       return rows(data, call.total_kv, call.num_kv_heads, call.kv_row_stride, call.kv_head_stride);
     }
-    return fovea::make_view(
-        data, dtype, {call.num_pages, call.num_kv_heads, call.page_size, call.head_dim}, device);
+    const int64_t rows_of_page = is_turned ? call.head_dim : call.page_size;
+    const int64_t columns = is_turned ? call.page_size : call.head_dim;
+    return fovea::make_view(data, dtype, {call.num_pages, call.num_kv_heads, rows_of_page, columns},
+                            device);
   };
   fovea::AttentionParams params;
   params.q = rows(call.q, call.total_q, call.num_q_heads, call.q_row_stride, call.q_head_stride);
   params.out = params.q;
   params.out.data = call.out;
+  if (is_f8) params.out.dtype = fovea::DType::kBF16;
   params.lse =
       fovea::make_view(call.lse, fovea::DType::kF32, {call.num_q_heads, call.total_q}, device);
-  params.kv = {kv(call.k),      kv(call.v),     call.kv_offsets,
-               call.page_table, call.max_pages, call.page_size};
+  params.kv = {kv(call.k, false), kv(call.v, is_f8), call.kv_offsets,
+               call.page_table,   call.max_pages,    call.page_size};
+  if (is_f8) {
+    const auto scale = [&](float* data) {
+      return fovea::make_view(data, fovea::DType::kF32, {call.num_pages, call.num_kv_heads},
+                              device);
+    };
+    params.kv.k_scale = scale(call.k_scale);
+    params.kv.v_scale = scale(call.v_scale);
+    if (call.q_scale != nullptr) {
+      params.q_scale =
+          fovea::make_view(call.q_scale, fovea::DType::kF32, {call.num_q_heads}, device);
+    }
+  }
   params.batch = {call.batch_size, call.q_offsets, call.kv_lens};
   params.causal = call.is_causal != 0;
   params.window_left = call.window_left;
@@ -167,6 +190,20 @@ const char* fovea_attend(const FoveaAttentionCall* call) {
   });
 }
 
+/// q, K and V of `from` (bf16 or f16), whose sequences are `kv_len` long, into those of `to`.
+const char* fovea_quantize(const FoveaAttentionCall* from, const FoveaAttentionCall* to,
+                           int64_t kv_len) {
+  return guarded([&] {
+    const fovea::AttentionParams source = make_attention(*from);
+    const fovea::AttentionParams codes = make_attention(*to);
+    const fovea::Context context = context_of(*from);
+    fovea::quantize_q_cuda(source.q, codes.q_scale, codes.q, context);
+    for (int64_t s = 0; s < source.batch.batch_size; ++s) {
+      fovea::quantize_kv_cuda(source.kv, codes.kv, s, 0, kv_len, context);
+    }
+  });
+}
+
 const char* fovea_sparse_create(const FoveaSparseCall* call, void** session) {
   return guarded([&] { *session = new Session(*call); });
 }
@@ -189,6 +226,15 @@ const char* fovea_sparse_attend(void* session) {
   return guarded([&] {
     const auto& s = *static_cast<Session*>(session);
     fovea::attend(s.attention, s.context);
+  });
+}
+/// Attention by the session's lists over the f8e4m3 tensors of `call`.
+const char* fovea_sparse_attend_f8(void* session, const FoveaAttentionCall* call) {
+  return guarded([&] {
+    const auto& s = *static_cast<Session*>(session);
+    fovea::AttentionParams params = make_attention(*call);
+    params.selection = s.attention.selection;
+    fovea::attend(params, s.context);
   });
 }
 /// Pairs that the lists hold, and bytes of the selection on the GPU. Waits.

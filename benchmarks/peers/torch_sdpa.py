@@ -17,10 +17,11 @@ import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 POINTERS = ("q k v out lse stream q_offsets kv_lens kv_offsets page_table q_block_offsets "
-            "list_begin list_len list_blocks").split()
+            "list_begin list_len list_blocks q_scale k_scale v_scale").split()
 NUMBERS = ("batch_size total_q total_kv num_q_heads num_kv_heads head_dim q_row_stride "
            "q_head_stride kv_row_stride kv_head_stride page_size num_pages max_pages num_q_blocks "
-           "num_list_blocks block_size window_left is_causal is_f16").split()
+           "num_list_blocks block_size window_left is_causal dtype").split()
+DTYPES = {torch.bfloat16: 0, torch.float16: 1, "f8e4m3": 2}
 
 
 class AttentionCall(ctypes.Structure):
@@ -95,6 +96,9 @@ class Session:
         self.select()
         self.attend()
 
+    def attend_f8(self, call):
+        self._run("attend_f8", self.handle, ctypes.byref(call))
+
     def report(self):
         """Density of the lists and bytes of the selection."""
         kept, size = ctypes.c_int64(), ctypes.c_int64()
@@ -152,7 +156,7 @@ class Fovea:
         call.num_q_heads, call.num_kv_heads, call.head_dim = heads, kv_heads, d
         call.q_row_stride, call.q_head_stride = q.stride(0), q.stride(1)
         call.window_left, call.is_causal = window, int(causal)
-        call.is_f16 = int(q.dtype == torch.float16)
+        call.dtype = DTYPES[q.dtype]
         if lists is not None:
             begin, length, blocks = lists
             keep += [begin, length, blocks]
@@ -164,6 +168,49 @@ class Fovea:
         call.stream = torch.cuda.current_stream().cuda_stream
         call.kept = keep  # the call's tensors live as long as the call
         return call, keep[3]
+
+
+    def prepare_f8(self, q, k, v, lists=None, batch=1):
+        """The same in f8e4m3: pages of 128 in random order, a scale for each page; not quantized
+        yet. Also what quantizes."""
+        source, _ = self.prepare(q, k, v, batch=batch)
+        call, out = self.prepare(q, k, v, lists=lists, batch=batch)
+        (m, kv_heads, d), keep = k.shape, call.kept
+        pages = m // 128
+        table = torch.randperm(pages, device="cuda").int()
+        q8 = torch.empty(q.shape, dtype=torch.float8_e4m3fn, device="cuda")
+        k8 = torch.empty(pages, kv_heads, 128, d, dtype=torch.float8_e4m3fn, device="cuda")
+        v8 = torch.empty(pages, kv_heads, d, 128, dtype=torch.float8_e4m3fn, device="cuda")
+        scales = torch.empty(2, pages, kv_heads, device="cuda")
+        keep += [table, q8, k8, v8, scales]
+        call.q, call.k, call.v = q8.data_ptr(), k8.data_ptr(), v8.data_ptr()
+        call.k_scale, call.v_scale = scales[0].data_ptr(), scales[1].data_ptr()
+        call.page_table = table.data_ptr()
+        call.page_size, call.num_pages, call.max_pages = 128, pages, pages // batch
+        call.kv_offsets = None
+        call.dtype = DTYPES["f8e4m3"]
+        call.f8 = (table, q8, k8, v8, scales)
+        self.library.fovea_quantize.restype = ctypes.c_char_p
+
+        def quantize():
+            error = self.library.fovea_quantize(
+                ctypes.byref(source), ctypes.byref(call), ctypes.c_int64(m // batch))
+            if error:
+                raise RuntimeError(error.decode())
+
+        return call, out, quantize
+
+
+def f8_kv(call, head):
+    """K and V of one KV head as their codes mean them, in f64."""
+    table, _, k8, v8, scales = call.f8
+    pages = table.long()
+    slots = torch.tensor([t // 16 * 16 + t % 8 // 2 * 4 + t % 16 // 8 * 2 + t % 2
+                          for t in range(128)], device="cuda")  # f8_value_slot()
+    k, v = (x.view(torch.uint8)[pages, head].view(torch.float8_e4m3fn).double()
+            for x in (k8, v8))
+    k, v = k * scales[0, pages, head, None, None], v[..., slots] * scales[1, pages, head, None, None]
+    return k.flatten(0, 1), v.transpose(1, 2).flatten(0, 1)
 
 
 def median_ms(function, warm_ms=200.0):
@@ -355,6 +402,140 @@ def bench_dense(fovea, report, shapes, rivals=True, **options):
         report.add(**row)
 
 
+def fp8_gemm_tflops():
+    a = torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device="cuda")
+    return 2 * 8192**3 / median_ms(
+        lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)) / 1e9
+
+
+def sampled_rows(q, k, v, head, rows):
+    """Causal attention of rows of one head, q [n, heads, d] and k, v of its KV head, in f64."""
+    logits = q[rows, head].double() @ k.T / q.shape[-1] ** 0.5
+    logits.masked_fill_(torch.arange(k.shape[0], device="cuda") > rows[:, None], -float("inf"))
+    return logits.softmax(-1) @ v
+
+
+def bench_f8(fovea, report, lengths, densities, rivals=True, heads=32, kv_heads=4, d=128):
+    """Dense and block-sparse f8e4m3 beside the same in bf16."""
+    for n in lengths:
+        q, k, v = make(n, heads, kv_heads, d)
+        call, _, quantize = fovea.prepare_f8(q, k, v)
+        quantize_ms = median_ms(quantize)
+        flops = 2.0 * n * n * d * heads
+        ms = median_ms(lambda: fovea.attend(call))
+        row = {"case": "f8_dense", "n": n, "heads": f"{heads}/{kv_heads}", "head_dim": d,
+               "ms": ms, "tflops": flops / ms / 1e9, "quantize_ms": quantize_ms}
+        bf16, _ = fovea.prepare(q, k, v)
+        row["bf16_ms"] = median_ms(lambda: fovea.attend(bf16))
+        row["vs_bf16"] = row["bf16_ms"] / ms
+        if rivals:
+            for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION),
+                                  ("flash2", SDPBackend.FLASH_ATTENTION)):
+                other = median_ms(lambda: torch_attention(backend, q, k, v))
+                row[f"{name}_bf16_ms"], row[f"vs_{name}_bf16"] = other, other / ms
+        row["again_tflops"] = flops / median_ms(lambda: fovea.attend(call)) / 1e9
+        row.update(gemm_tflops=gemm_tflops(), fp8_gemm_tflops=fp8_gemm_tflops())
+        report.add(**row)
+        for wanted in densities:
+            lists, density = random_lists(heads, n // 128, wanted)
+            sparse, _, quantize = fovea.prepare_f8(q, k, v, lists=lists)
+            quantize()
+            sparse_ms = median_ms(lambda: fovea.attend(sparse))
+            dense_ms = median_ms(lambda: fovea.attend(call))
+            report.add(case="f8_sparse", n=n, heads=f"{heads}/{kv_heads}", head_dim=d,
+                       density=density, ms=sparse_ms, dense_ms=dense_ms,
+                       efficiency=density * dense_ms / sparse_ms, speedup=dense_ms / sparse_ms,
+                       tflops=density * flops / sparse_ms / 1e9)  # fmt: skip
+
+
+def bench_f8_error(fovea, report, lengths, heads=32, kv_heads=4, d=128):
+    """64 rows of two heads against f64, on what the codes mean and on the unrounded numbers, with
+    values of both signs and of one: those add up in the accumulators."""
+    for one_sided in (False, True):
+        for n in lengths:
+            q, k, v = make(n, heads, kv_heads, d)
+            v = v.abs() if one_sided else v
+            call, out, quantize = fovea.prepare_f8(q, k, v)
+            quantize()
+            fovea.attend(call)
+            rows = torch.cat([torch.randint(n // 2, n, (63,), device="cuda"),
+                              torch.tensor([n - 1], device="cuda")])
+            got, codes, exact = [], [], []
+            for head in (0, heads - 1):
+                kv_head = head * kv_heads // heads
+                got.append(out[rows, head])
+                codes.append(sampled_rows(call.f8[1].bfloat16(), *f8_kv(call, kv_head), head, rows))
+                exact.append(sampled_rows(q, k[:, kv_head].double(), v[:, kv_head].double(), head,
+                                          rows))
+            got, codes, exact = map(torch.cat, (got, codes, exact))
+            report.add(case="f8_error", n=n, values="one sign" if one_sided else "both signs",
+                       error=relative_error(got, codes), error_of_all=relative_error(got, exact))
+
+
+def bench_f8_decode(fovea, report, shapes, heads=32, kv_heads=4, d=128):
+    """One new token per sequence, CUDA-graph replay, beside the card's copy rate."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    copy_tb_per_s = 2 * source.numel() / median_ms(lambda: target.copy_(source)) / 1e9
+    del source, target
+    for batch, m in shapes:
+        bytes_of_kv = 2 * batch * m * kv_heads * d
+        calls = []
+        for _ in range(max(2, min(32, int(300e6 / bytes_of_kv) + 1))):
+            q, k, v = make(batch * m, 1, kv_heads, d)
+            q = torch.randn(batch, heads, d, device="cuda", dtype=torch.bfloat16)
+            call, _, quantize = fovea.prepare_f8(q, k, v, batch=batch)
+            quantize()
+            calls.append(call)
+
+        def step(calls=calls):
+            for call in calls:
+                call.stream = torch.cuda.current_stream().cuda_stream
+                fovea.attend(call)
+
+        us = graph_us(step) / len(calls)
+        report.add(case="f8_decode", batch=batch, kv_len=m, heads=f"{heads}/{kv_heads}", us=us,
+                   tb_per_s=bytes_of_kv / us / 1e6, copy_tb_per_s=copy_tb_per_s,
+                   share_of_copy=bytes_of_kv / us / 1e6 / copy_tb_per_s)  # fmt: skip
+
+
+def bench_f8_whole(fovea, report, lengths, density, heads=32, kv_heads=4):
+    """Statistics and selection in bf16, attention in f8e4m3, beside dense rivals."""
+    for n in lengths:
+        q, k, v = structured(n, heads, kv_heads)
+        rivals = {"gemm_tflops": gemm_tflops()}
+        for name, backend in (("flash2_ms", SDPBackend.FLASH_ATTENTION),
+                              ("cudnn_ms", SDPBackend.CUDNN_ATTENTION)):
+            rivals[name] = median_ms(lambda: torch_attention(backend, q, k, v))
+        call, out, quantize = fovea.prepare_f8(q, k, v)
+        row = {"case": "f8_whole", "n": n, "heads": f"{heads}/{kv_heads}",
+               "quantize_ms": median_ms(quantize)}
+        for method, budget in (("rescue", density), ("rescue", 0.0), ("centroid", density)):
+            session = Session(fovea, q, k, v, method, budget)
+
+            def whole():
+                session.stats()
+                session.select()
+                session.attend_f8(call)
+
+            whole()
+            kept, _ = session.report()
+            session.attend()
+            torch.cuda.synchronize()
+            row.update(method=method, mode="budget" if budget else "threshold", density=kept,
+                       stats_ms=median_ms(session.stats), select_ms=median_ms(session.select),
+                       attend_ms=median_ms(lambda: session.attend_f8(call)),
+                       attend_bf16_ms=median_ms(session.attend), whole_ms=median_ms(whole),
+                       whole_bf16_ms=median_ms(session.whole),
+                       error_vs_bf16=relative_error(out, session.out))
+            for name in ("flash2_ms", "cudnn_ms"):
+                row[f"vs_{name[:-3]}"] = rivals[name] / row["whole_ms"]
+            report.add(**row, **rivals)
+            session.close()
+
+
 def bench_sparse(fovea, report, lengths, densities, heads=32, kv_heads=4, d=128):
     for n in lengths:
         q, k, v = make(n, heads, kv_heads, d)
@@ -381,6 +562,18 @@ def bench_window(fovea, report, n, windows, heads=32, kv_heads=4):
                        ms=ms, useful_tflops=4.0 * keys * d * heads / ms / 1e9)  # fmt: skip
 
 
+def graph_us(work):
+    """Median time of a CUDA graph of `work`."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return median_ms(graph.replay) * 1e3
+
+
 def bench_decode(fovea, report, shapes, heads=32, kv_heads=4, d=128):
     """One new token per sequence, CUDA-graph replay, K and V never in L2."""
     for batch, m in shapes:
@@ -390,17 +583,8 @@ def bench_decode(fovea, report, shapes, heads=32, kv_heads=4, d=128):
                  *(torch.randn(batch * m, kv_heads, d, device="cuda", dtype=torch.bfloat16)
                    for _ in range(2))) for _ in range(sets)]  # fmt: skip
 
-        def graph_us(step):
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                for item in range(sets):
-                    step(item)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                for item in range(sets):
-                    step(item)
-            return median_ms(graph.replay) / sets * 1e3
+        def time_us(step):
+            return graph_us(lambda: [step(item) for item in range(sets)]) / sets
 
         calls = [fovea.prepare(*item, batch=batch) for item in data]
 
@@ -415,13 +599,13 @@ def bench_decode(fovea, report, shapes, heads=32, kv_heads=4, d=128):
             with sdpa_kernel(backend):
                 return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
-        us = graph_us(ours)
+        us = time_us(ours)
         row = {"case": "decode", "batch": batch, "kv_len": m, "heads": f"{heads}/{kv_heads}",
                "us": us, "tb_per_s": bytes_of_kv / us / 1e6}  # fmt: skip
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION),
                               ("flash2", SDPBackend.FLASH_ATTENTION)):
             try:
-                row[f"{name}_us"] = graph_us(theirs)
+                row[f"{name}_us"] = time_us(theirs)
                 row[f"vs_{name}"] = row[f"{name}_us"] / us
                 row[f"error_vs_{name}"] = relative_error(
                     calls[0][1], theirs(0).view(batch, heads, d))
@@ -464,6 +648,14 @@ def main():
         bench_decode(fovea, report, [(1, 4096), (1, 32768), (1, 131072), (16, 32768)])
     if "whole" in cases:
         bench_whole(fovea, report, [n for n in lengths if n > 16384], 0.0534)
+    if "f8" in cases:
+        bench_f8(fovea, report, lengths, densities)
+    if "f8_error" in cases:
+        bench_f8_error(fovea, report, [8192, 16384, 32768, 65536, 131072])
+    if "f8_decode" in cases:
+        bench_f8_decode(fovea, report, [(1, 32768), (1, 131072), (1, 262144), (16, 32768)])
+    if "f8_whole" in cases:
+        bench_f8_whole(fovea, report, [n for n in lengths if n > 16384], 0.0534)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(report.rows, file, indent=1)

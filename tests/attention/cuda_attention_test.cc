@@ -352,7 +352,8 @@ TEST_F(CudaAttention, SaysWhatItSupports) {
   const auto reason = [&] {
     return cuda_attention_backend().why_unsupported(mirror.params(), DeviceMirror::context());
   };
-  EXPECT_EQ(reason(), "has bf16 and f16 with head_dim 64, 128, 256, got bf16 with 96");
+  EXPECT_EQ(reason(),
+            "has bf16 and f16 with head_dim 64, 128, 256, f8e4m3 with 128, got bf16 with 96");
   Context other = DeviceMirror::context();
   other.device.index = 99;
   EXPECT_NE(cuda_attention_backend().why_unsupported(mirror.params(), other), "");

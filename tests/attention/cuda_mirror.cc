@@ -110,7 +110,7 @@ DeviceMirror::Layout DeviceMirror::layout_like(const TensorView& host, DType dty
   std::array<int64_t, kMaxRank> padded = host.shape;
   if (is_padded_) {
     for (int32_t i = 1; i < host.rank; ++i) {
-      padded[static_cast<size_t>(i)] += i + 1 == host.rank ? 8 : 1;
+      padded[static_cast<size_t>(i)] += i + 1 == host.rank ? 16 / dtype_bytes(dtype) : 1;
     }
   }
   int64_t stride = 1;
@@ -126,18 +126,36 @@ DeviceMirror::Layout DeviceMirror::layout_like(const TensorView& host, DType dty
 TensorView DeviceMirror::mirror_input(const TensorView& host) {
   Layout layout = layout_like(host, dtype_);
   if (host.empty()) return layout.view;
-  std::vector<uint16_t> bits(static_cast<size_t>(layout.num_elements), to_bits(NAN, dtype_));
-  for_each_element(host, layout.view, [&](int64_t from, int64_t to) {
-    bits[static_cast<size_t>(layout.start + to)] = to_bits(get(host, from), dtype_);
-  });
-  buffers_.push_back(DeviceBuffer::copy_of(bits.data(), static_cast<int64_t>(bits.size())));
-  layout.view.data = buffers_.back().as<uint16_t>() + layout.start;
+  const auto upload = [&]<typename T>(T poison, const auto& value_at) {
+    std::vector<T> values(static_cast<size_t>(layout.num_elements), poison);
+    for_each_element(host, layout.view, [&](int64_t from, int64_t to) {
+      values[static_cast<size_t>(layout.start + to)] = value_at(from);
+    });
+    buffers_.push_back(DeviceBuffer::copy_of(values.data(), std::ssize(values)));
+    layout.view.data = buffers_.back().as<T>() + layout.start;
+  };
+  if (dtype_ == DType::kF8E4M3) {
+    upload(uint8_t{0x7f}, [&](int64_t at) { return host.as<const uint8_t>()[at]; });
+  } else {
+    upload(to_bits(NAN, dtype_), [&](int64_t at) { return to_bits(get(host, at), dtype_); });
+  }
   return layout.view;
 }
 
-DeviceMirror::DeviceMirror(const AttentionData& data, DType dtype, bool is_padded)
-    : dtype_(dtype), is_padded_(is_padded), params_(data.params()) {
-  const AttentionParams& host = data.params();
+TensorView DeviceMirror::mirror_floats(const TensorView& host) {
+  TensorView view = host;
+  if (host.empty()) return view;
+  view.device = context().device;
+  buffers_.push_back(DeviceBuffer::copy_of(host.as<const float>(), host.num_elements()));
+  view.data = buffers_.back().as<float>();
+  return view;
+}
+
+DeviceMirror::DeviceMirror(const AttentionParams& host, DType dtype, bool is_padded)
+    : dtype_(dtype),
+      out_dtype_(dtype == DType::kF8E4M3 ? DType::kBF16 : dtype),
+      is_padded_(is_padded),
+      params_(host) {
   const auto keep = [&]<typename T>(const T* source, int64_t count) {
     buffers_.push_back(DeviceBuffer::copy_of(source, count));
     return buffers_.back().as<const T>();
@@ -147,17 +165,16 @@ DeviceMirror::DeviceMirror(const AttentionData& data, DType dtype, bool is_padde
   params_.kv.v = mirror_input(host.kv.v);
   params_.periphery.k_mean = mirror_input(host.periphery.k_mean);
   params_.periphery.v_mean = mirror_input(host.periphery.v_mean);
+  params_.q_scale = mirror_floats(host.q_scale);
+  params_.kv.k_scale = mirror_floats(host.kv.k_scale);
+  params_.kv.v_scale = mirror_floats(host.kv.v_scale);
   const int64_t batch_size = host.batch.batch_size;
   params_.batch.q_offsets = keep(host.batch.q_offsets, batch_size + 1);
   params_.batch.kv_lens = keep(host.batch.kv_lens, batch_size);
   params_.kv.kv_offsets = keep(host.kv.kv_offsets, batch_size);
   params_.kv.page_table = keep(host.kv.page_table, batch_size * host.kv.page_table_stride);
   params_.periphery.block_offsets = keep(host.periphery.block_offsets, batch_size);
-  if (!host.sinks.empty()) {
-    params_.sinks.data =
-        const_cast<float*>(keep(host.sinks.as<const float>(), host.sinks.shape[0]));
-    params_.sinks.device = context().device;
-  }
+  params_.sinks = mirror_floats(host.sinks);
   if (host.selection != nullptr) {
     selection_ = *host.selection;
     const int64_t num_lists = selection_.num_q_heads * selection_.num_q_blocks;
@@ -167,7 +184,7 @@ DeviceMirror::DeviceMirror(const AttentionData& data, DType dtype, bool is_padde
     selection_.blocks = keep(host.selection->blocks, selection_.num_blocks);
     params_.selection = &selection_;
   }
-  out_layout_ = layout_like(host.out, dtype);
+  out_layout_ = layout_like(host.out, out_dtype_);
   lse_layout_ = layout_like(host.lse, DType::kF32);
   out_buffer_ = DeviceBuffer(out_layout_.num_elements * 2);
   lse_buffer_ = DeviceBuffer(lse_layout_.num_elements * 4);
@@ -199,7 +216,7 @@ void DeviceMirror::run(const std::function<void()>& launch) {
   lse_values_.clear();
   for_each_element(params_.out, params_.out, [&](int64_t offset, int64_t) {
     uint16_t& bits = out[static_cast<size_t>(out_layout_.start + offset)];
-    out_values_.push_back(from_bits(bits, dtype_));
+    out_values_.push_back(from_bits(bits, out_dtype_));
     bits = out_poison;
   });
   for_each_element(params_.lse, params_.lse, [&](int64_t offset, int64_t) {

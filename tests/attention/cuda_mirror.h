@@ -1,5 +1,5 @@
-// Copies the tensors of a case to the GPU in 16-bit types, poisons what must not be touched, and
-// brings results back.
+// Copies the tensors of a case to the GPU in 16-bit types or f8e4m3, poisons what must not be
+// touched, and brings results back.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +51,15 @@ void round_inputs(const AttentionData& data, DType dtype);
 std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
                            int64_t head_dim, DType dtype);
 
-/// One call's tensors on the GPU, 16 bits wide. Rows are padded (8 columns, and one head more, of
-/// NaN) where `is_padded`; a guard of poison lies around every output.
+/// One call's tensors on the GPU, in a 16-bit type, or in f8e4m3 with results in bf16. Rows are
+/// padded (16 bytes, and one head more, of NaN) where `is_padded`; a guard of poison lies around
+/// every output.
 class DeviceMirror {
  public:
-  DeviceMirror(const AttentionData& data, DType dtype, bool is_padded);
+  /// `host` is f32, or f8e4m3 where `dtype` is.
+  DeviceMirror(const AttentionParams& host, DType dtype, bool is_padded);
+  DeviceMirror(const AttentionData& data, DType dtype, bool is_padded)
+      : DeviceMirror(data.params(), dtype, is_padded) {}
 
   const AttentionParams& params() const { return params_; }
   AttentionParams& params() { return params_; }
@@ -79,8 +83,10 @@ class DeviceMirror {
   };
   Layout layout_like(const TensorView& host, DType dtype) const;
   TensorView mirror_input(const TensorView& host);
+  TensorView mirror_floats(const TensorView& host);
 
   DType dtype_;
+  DType out_dtype_;
   bool is_padded_;
   AttentionParams params_;
   BlockSelectionView selection_;

@@ -34,6 +34,7 @@ constexpr Instance kInstances[] = {
     {DType::kF16, 64, launch_prefill_f16_d64, launch_prefill_f16_d64_b64, launch_split_f16_d64},
     {DType::kF16, 128, launch_prefill_f16_d128, launch_prefill_f16_d128_b64, launch_split_f16_d128},
     {DType::kF16, 256, launch_prefill_f16_d256, launch_prefill_f16_d256, launch_split_f16_d256},
+    {DType::kF8E4M3, 128, launch_prefill_f8_d128, launch_prefill_f8_d128, launch_split_f8_d128},
 };
 
 const Instance* find_instance(const AttentionParams& params) {
@@ -57,6 +58,24 @@ int32_t kv_tile_rows(const AttentionParams& params) {
 int32_t box_rows(const AttentionParams& params) {
   const int64_t tile = kv_tile_rows(params);
   return static_cast<int32_t>(params.kv.is_paged() ? std::min(tile, params.kv.page_size) : tile);
+}
+
+bool is_f8(const AttentionParams& params) { return params.q.dtype == DType::kF8E4M3; }
+
+std::string why_no_f8(const AttentionParams& params) {
+  if (!is_f8(params)) return {};
+  if (params.out.dtype != DType::kBF16) {
+    return fmt::format("f8e4m3 has results in bf16, got {}", dtype_name(params.out.dtype));
+  }
+  if (params.kv.page_size % kQTileRows != 0) {
+    return fmt::format("f8e4m3 has pages of multiples of {} tokens, got {}", kQTileRows,
+                       params.kv.page_size);
+  }
+  if (params.selection != nullptr && params.selection->block_size % kQTileRows != 0) {
+    return fmt::format("f8e4m3 has lists of blocks of multiples of {} tokens, got {}", kQTileRows,
+                       params.selection->block_size);
+  }
+  return params.periphery.enabled() ? "f8e4m3 has no periphery" : "";
 }
 
 std::string why_no_pages(const AttentionParams& params) {
@@ -139,6 +158,10 @@ std::string why_too_large(const AttentionParams& params) {
   return {};
 }
 
+F8Scale scale_of(const TensorView& view) {
+  return {view.as<const float>(), view.rank == 2 ? view.stride[0] : 0};
+}
+
 PrefillParams make_params(const AttentionParams& params) {
   PrefillParams p;
   p.q_offsets = params.batch.q_offsets;
@@ -147,6 +170,7 @@ PrefillParams make_params(const AttentionParams& params) {
     p.page_table = params.kv.page_table;
     p.page_table_stride = params.kv.page_table_stride;
     p.page_size = static_cast<int32_t>(params.kv.page_size);
+    p.tiles_per_page = p.page_size / kv_tile_rows(params);
     p.num_pages = static_cast<int32_t>(params.kv.num_pages());
   } else {
     p.kv_offsets = params.kv.kv_offsets;
@@ -162,6 +186,9 @@ PrefillParams make_params(const AttentionParams& params) {
   p.causal = params.causal;
   constexpr float kLog2E = 1.44269504088896f;
   p.scale_log2 = params.scale() * kLog2E;
+  p.q_scale = params.q_scale.as<const float>();
+  p.k_scale = scale_of(params.kv.k_scale);
+  p.v_scale = scale_of(params.kv.v_scale);
   p.out = params.out.data;
   p.out_row_stride = params.out.stride[0];
   p.out_head_stride = params.out.stride[1];
@@ -181,6 +208,7 @@ PrefillParams make_params(const AttentionParams& params) {
     p.list_blocks = params.selection->blocks;
     p.num_q_blocks = params.selection->num_q_blocks;
     p.block_size = static_cast<int32_t>(params.selection->block_size);
+    p.tiles_per_block = p.block_size / kv_tile_rows(params);
   }
   if (params.periphery.enabled()) {
     p.max_means = static_cast<int32_t>(max_means(params));
@@ -204,12 +232,14 @@ TensorMapShape group_major_shape(const TensorView& q, int64_t group_size) {
 
 PrefillMaps make_maps(const AttentionParams& params, const TensorMapShape& q_shape) {
   const auto shape = params.kv.is_paged() ? paged_shape : token_major_shape;
-  return {make_tensor_map(params.q, q_shape, kQTileRows),
-          make_tensor_map(params.kv.k, shape(params.kv.k), box_rows(params)),
-          make_tensor_map(params.kv.v, shape(params.kv.v), box_rows(params)),
-          make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2),
-          {},
-          {}};
+  return {
+      make_tensor_map(params.q, q_shape, kQTileRows),
+      make_tensor_map(params.kv.k, shape(params.kv.k), box_rows(params)),
+      make_tensor_map(params.kv.v, shape(params.kv.v),
+                      is_f8(params) ? static_cast<int32_t>(params.head_dim()) : box_rows(params)),
+      make_tensor_map(params.out, token_major_shape(params.out), kQTileRows / 2),
+      {},
+      {}};
 }
 
 /// Bytes of packed means, K or V.
@@ -247,9 +277,12 @@ class CudaAttention final : public AttentionBackend {
     if (context.device.type != DeviceType::kCuda) return "runs on CUDA devices only";
     if (std::string reason = why_no_device(context.device.index); !reason.empty()) return reason;
     if (find_instance(params) == nullptr) {
-      return fmt::format("has bf16 and f16 with head_dim 64, 128, 256, got {} with {}",
-                         dtype_name(params.q.dtype), params.head_dim());
+      return fmt::format(
+          "has bf16 and f16 with head_dim 64, 128, 256, f8e4m3 with 128, got {} "
+          "with {}",
+          dtype_name(params.q.dtype), params.head_dim());
     }
+    if (std::string reason = why_no_f8(params); !reason.empty()) return reason;
     if (std::string reason = why_no_pages(params); !reason.empty()) return reason;
     if (std::string reason = why_no_selection(params); !reason.empty()) return reason;
     if (std::string reason = why_no_periphery(params); !reason.empty()) return reason;
@@ -326,7 +359,7 @@ class CudaAttention final : public AttentionBackend {
         make_maps(params, group_major_shape(params.q, params.group_size())), p, num_ctas, stream);
     p.sinks = sinks;
     const auto head_dim = static_cast<int>(params.head_dim());
-    if (params.q.dtype == DType::kBF16) {
+    if (params.out.dtype == DType::kBF16) {
       launch_split_combine<__nv_bfloat16>(p, head_dim, num_ctas, stream);
     } else {
       launch_split_combine<__half>(p, head_dim, num_ctas, stream);

@@ -29,28 +29,55 @@ __device__ TileRows rows_in_reach(const PrefillParams& params, const RowInfo& ro
   return {max(rows.begin, 0), min(rows.end, Traits::kKvTileRows)};
 }
 
-/// Clears rows of a V tile. Whole warp.
+/// Clears a V tile but for `rows`. Whole warp.
 template <typename Traits>
-__device__ void clear_rows(uint32_t tile, TileRows rows, int lane) {
-  const int end = rows.end * static_cast<int>(ptx::kPanelRowBytes);
-  for (int panel = 0; panel < Traits::kPanels; ++panel) {
-    for (int byte = rows.begin * static_cast<int>(ptx::kPanelRowBytes) + 16 * lane; byte < end;
-         byte += 16 * 32) {
-      ptx::store_shared_zero16(tile + panel * Traits::kKvPanelBytes + byte);
+__device__ void clear_other_rows(uint32_t tile, TileRows rows) {
+  const int lane = ptx::lane_number();
+  const auto clear = [&](int begin, int end) {
+    for (int panel = 0; panel < Traits::kPanels; ++panel) {
+      for (int byte = begin * static_cast<int>(ptx::kPanelRowBytes) + 16 * lane;
+           byte < end * static_cast<int>(ptx::kPanelRowBytes); byte += 16 * 32) {
+        ptx::store_shared_zero16(tile + panel * Traits::kKvPanelBytes + byte);
+      }
     }
+  };
+  clear(0, rows.begin);
+  clear(rows.end, Traits::kKvTileRows);
+}
+
+/// The same in f8e4m3, where rows of K are bytes in each row of V.
+template <typename Traits>
+__device__ void clear_other_tokens(uint32_t tile, TileRows tokens) {
+  if (tokens.begin == 0 && tokens.end == Traits::kKvTileRows) return;
+  const int lane = ptx::lane_number();
+  uint32_t keep = 0;
+#pragma unroll
+  for (int byte = 0; byte < 4; ++byte) {
+    const int token = f8_token_of_slot(4 * lane + byte);
+    if (token >= tokens.begin && token < tokens.end) keep |= 0xffu << 8 * byte;
+  }
+#pragma unroll 1
+  for (int row = 0; row < Traits::kHeadDim; ++row) {
+    const uint32_t at = tile + ptx::swizzle128(row * ptx::kPanelRowBytes + 4 * lane);
+    ptx::store_shared(at, ptx::load_shared(at) & keep);
   }
 }
 
 /// Whether a V tile holds a NaN or Inf. Whole warp.
 template <typename Traits>
-__device__ bool has_non_finite(const uint8_t* tile, int lane) {
+__device__ bool has_non_finite(const uint8_t* tile) {
+  const int lane = ptx::lane_number();
   const auto* chunks = reinterpret_cast<const uint4*>(tile);
-  uint32_t sum = 0;  // of 0 x values: 0 as long as all are finite
+  uint32_t sum = 0;  // of 0 x values, or bits of NaN: 0 as long as all are finite
 #pragma unroll 4
   for (uint32_t i = 0; i < Traits::kKvBytes / 16; i += 32) {
     const uint4 chunk = chunks[i + lane];
-    for (const uint32_t pair : {chunk.x, chunk.y, chunk.z, chunk.w}) {
-      sum = ptx::multiply_add2<typename Traits::Element>(pair, 0u, sum);
+    for (const uint32_t word : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+      if constexpr (Traits::kIsF8) {
+        sum |= f8_nan_bits(word);
+      } else {
+        sum = ptx::multiply_add2<typename Traits::Element>(word, 0u, sum);
+      }
     }
   }
   return __any_sync(~0u, sum != 0);
@@ -65,30 +92,35 @@ __device__ void inspect_values(const PrefillParams& params, PrefillShared<Traits
   RingPosition<Traits::kStages> stage;
   uint32_t parities = 0;  // a bit for each v_loaded
   for (;;) {
-    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
-    const RowInfo row = shared.rows[slot.index];
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[slot.index]));
+    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index()]), slot.parity());
+    const RowInfo& row = shared.rows[slot.index()];  // not copied: this warp has few registers
     if (row.head < 0) return;
+#pragma unroll 1
     for (int step = 0; step < row.walk.num_tiles; ++step) {
       if (row.walk.is_masked(step)) {
-        const int at = stage.index;
+        const int at = stage.index();
         ptx::mbarrier_wait(ptx::shared_address(&shared.v_loaded[at]), parities >> at & 1);
         parities ^= 1u << at;
-        const TileRows rows = rows_in_reach<Traits>(params, row, shared.v_tiles[at]);
+        const int tile_number = shared.stages[stage.count % Traits::kStageInfos].tile;
+        const TileRows rows = rows_in_reach<Traits>(params, row, tile_number);
         const uint32_t tile = ptx::shared_address(shared.v[at]);
-        clear_rows<Traits>(tile, {0, rows.begin}, lane);
-        clear_rows<Traits>(tile, {rows.end, Traits::kKvTileRows}, lane);
+        if constexpr (Traits::kIsF8) {
+          clear_other_tokens<Traits>(tile, rows);
+        } else {
+          clear_other_rows<Traits>(tile, rows);
+        }
         ptx::async_proxy_fence();
         __syncwarp();
         if constexpr (!Traits::kIsSplit) {
-          const bool found = has_non_finite<Traits>(shared.v[at], lane);
+          const bool found = has_non_finite<Traits>(shared.v[at]);
           if (lane == 0) shared.has_non_finite[at] = found;
         }
         if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.v_full[at]));
       }
       stage.advance();
     }
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty[slot.index()]));
     slot.advance();
   }
 }

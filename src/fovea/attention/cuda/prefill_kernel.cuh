@@ -19,6 +19,7 @@
 #include "fovea/attention/cuda/prefill_consumer.cuh"
 #include "fovea/attention/cuda/prefill_inspector.cuh"
 #include "fovea/attention/cuda/prefill_producer.cuh"
+#include "fovea/attention/cuda/prefill_producer_f8.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"
 #include "fovea/tensor/cuda/check.h"
 
@@ -29,19 +30,23 @@ __global__ __launch_bounds__(kPrefillThreads,
                              1) void prefill_kernel(const __grid_constant__ PrefillMaps maps,
                                                     const __grid_constant__ PrefillParams params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ uint8_t raw_shared[];
-  const uint32_t misaligned = ptx::shared_address(raw_shared) % ptx::kSwizzleAtomBytes;
-  auto& shared = *reinterpret_cast<PrefillShared<Traits>*>(
-      raw_shared + (misaligned > 0 ? ptx::kSwizzleAtomBytes - misaligned : 0));
+  extern __shared__ __align__(1024) uint8_t raw_shared[];
+  auto& shared = *reinterpret_cast<PrefillShared<Traits>*>(raw_shared);
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
 
-  // The shuffle tells the compiler that the warpgroup's number is the same in the whole warp.
-  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  // The reduction tells the compiler that the warpgroup's number is the same in the whole warp.
+  const auto warpgroup = static_cast<int>(__reduce_or_sync(~0u, threadIdx.x / 128));
   if (warpgroup == 0) {
-    ptx::release_registers<56>();
+    ptx::release_registers<Traits::kProducerRegisters>();
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (warp == 0) load_kv<Traits>(maps, params, shared);
+    if (warp == 0) {
+      if constexpr (Traits::kIsF8) {
+        load_kv_f8<Traits>(maps, params, shared);
+      } else {
+        load_kv<Traits>(maps, params, shared);
+      }
+    }
     if (warp == 2) inspect_values<Traits>(params, shared);
     if (warp == 1) {
       if constexpr (Traits::kIsSplit) {
@@ -51,7 +56,7 @@ __global__ __launch_bounds__(kPrefillThreads,
       }
     }
   } else {
-    ptx::claim_registers<224>();
+    ptx::claim_registers<Traits::kConsumerRegisters>();
     PrefillConsumer<Traits>(maps, params, shared, warpgroup - 1).run();
   }
 #endif

@@ -8,11 +8,11 @@
 
 namespace fovea::cuda {
 
-/// Tensor maps of one launch; boxes are 64 columns wide (one panel).
+/// Tensor maps of one launch; boxes are 128 bytes wide (one panel).
 struct PrefillMaps {
   CUtensorMap q;       // 128 rows; split: the heads of a group are the rows, q's rows the pages
   CUtensorMap k;       // params.box_rows rows
-  CUtensorMap v;       // the same
+  CUtensorMap v;       // the same; f8e4m3: head_dim rows, as V is turned
   CUtensorMap out;     // 64 rows
   CUtensorMap k_mean;  // periphery only: packed means, rows of one KV tile
   CUtensorMap v_mean;  // the same
@@ -24,6 +24,7 @@ using PrefillLauncher = void (*)(const PrefillMaps&, const PrefillParams&, int n
 void launch_prefill_bf16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_bf16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_prefill_f8_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
@@ -37,6 +38,7 @@ void launch_prefill_f16_d128_b64(const PrefillMaps&, const PrefillParams&, int, 
 void launch_split_bf16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_bf16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+void launch_split_f8_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_split_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);

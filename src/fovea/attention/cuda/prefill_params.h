@@ -20,6 +20,18 @@ struct PrefillPlan {
   QTile* tiles = nullptr;        // longest first
 };
 
+/// Scales of K or V, one of each KV head, in f8e4m3.
+struct F8Scale {
+  const float* values = nullptr;  // null: 1
+  int64_t page_stride = 0;        // 0: all pages have the same
+
+#ifdef __CUDACC__
+  __device__ float at(int page, int kv_head) const {
+    return values != nullptr ? values[page * page_stride + kv_head] : 1.f;
+  }
+#endif
+};
+
 struct PrefillParams {
   PrefillPlan plan;
 
@@ -29,7 +41,8 @@ struct PrefillParams {
   const int64_t* kv_offsets = nullptr;  // contiguous
   const int32_t* page_table = nullptr;  // paged
   int64_t page_table_stride = 0;
-  int32_t page_size = 0;  // 0: contiguous
+  int32_t page_size = 0;       // 0: contiguous
+  int32_t tiles_per_page = 0;  // f8e4m3 only
   int32_t num_pages = 0;
   int32_t max_keys = 0;  // of a sequence: what a row of the table can name, or rows of K
   int32_t box_rows = 0;  // rows of one TMA box of K and V
@@ -40,6 +53,11 @@ struct PrefillParams {
   int32_t window_left = -1;
   bool causal = true;
   float scale_log2 = 0;  // softmax_scale * log2(e)
+
+  // f8e4m3 only.
+  const float* q_scale = nullptr;  // [num_q_heads]; null: 1
+  F8Scale k_scale;
+  F8Scale v_scale;
 
   void* out = nullptr;
   int64_t out_row_stride = 0;
@@ -65,6 +83,7 @@ struct PrefillParams {
   const int32_t* list_blocks = nullptr;
   int64_t num_q_blocks = 0;
   int32_t block_size = 0;
+  int32_t tiles_per_block = 0;
 
   // Periphery: packed means, see periphery.h; max_means == 0 means none.
   int32_t max_means = 0;  // of one sequence and KV head, a multiple of a KV tile's rows

@@ -27,7 +27,7 @@ __device__ void load_kv_box(const CUtensorMap* map, const PrefillParams& params,
   ptx::BoxCoordinates at{0, row.kv_offset + key, row.head / params.group_size, page};
   if (params.page_size > 0) at.row = key % params.page_size;
   for (int panel = 0; panel < Traits::kPanels; ++panel) {
-    at.column = panel * 64;
+    at.column = panel * Traits::kPanelColumns;
     ptx::tma_load(destination + panel * Traits::kKvPanelBytes + first_row * ptx::kPanelRowBytes,
                   map, barrier, at);
   }
@@ -41,7 +41,7 @@ __device__ void load_mean_tile(const CUtensorMap* map, const PrefillParams& para
   const int first_row = first_mean_row(params, row) + mean_tile * Traits::kKvTileRows;
   for (int panel = 0; panel < Traits::kPanels; ++panel) {
     ptx::tma_load(destination + panel * Traits::kKvPanelBytes, map, barrier,
-                  {panel * 64, first_row, 0, 0});
+                  {panel * Traits::kPanelColumns, first_row, 0, 0});
   }
 }
 
@@ -51,16 +51,15 @@ template <typename Traits>
 __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
                         PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles_per_block = params.block_size / Traits::kKvTileRows;
   const bool has_box = lane * params.box_rows < Traits::kKvTileRows;
   RingPosition<Traits::kQSlots> slot;
   RingPosition<Traits::kStages> stage;  // of K and of V: they advance together
   for (;;) {
-    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index]), slot.parity);
-    const RowInfo& row = shared.rows[slot.index];  // not copied: this warp has few registers
+    ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index()]), slot.parity());
+    const RowInfo& row = shared.rows[slot.index()];  // not copied: this warp has few registers
     if (row.head < 0) return;
-    TileWalker walker(row.walk, params.list_blocks, tiles_per_block, lane,
-                      shared.first_entries[slot.index][lane]);
+    TileWalker walker(row.walk, params.list_blocks, params.tiles_per_block, lane,
+                      shared.first_entries[slot.index()][lane]);
     const int num_tiles = row.walk.num_tiles;  // after the last tile the row may be another
     for (int step = 0; step < num_tiles; ++step) {
       const int tile = walker.next();
@@ -78,15 +77,14 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
                                  barrier);
         }
       };
-      ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
-      if (lane == 0) shared.k_tiles[stage.index] = tile;
-      load(&maps.k, &maps.k_mean, ptx::shared_address(shared.k[stage.index]),
-           ptx::shared_address(&shared.k_full[stage.index]));
-      ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
-      if (lane == 0) shared.v_tiles[stage.index] = tile;
-      load(&maps.v, &maps.v_mean, ptx::shared_address(shared.v[stage.index]),
-           row.walk.is_masked(step) ? ptx::shared_address(&shared.v_loaded[stage.index])
-                                    : ptx::shared_address(&shared.v_full[stage.index]));
+      ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index()]), stage.parity() ^ 1);
+      if (lane == 0) shared.stages[stage.count % Traits::kStageInfos].tile = tile;
+      load(&maps.k, &maps.k_mean, ptx::shared_address(shared.k[stage.index()]),
+           ptx::shared_address(&shared.k_full[stage.index()]));
+      ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index()]), stage.parity() ^ 1);
+      load(&maps.v, &maps.v_mean, ptx::shared_address(shared.v[stage.index()]),
+           row.walk.is_masked(step) ? ptx::shared_address(&shared.v_loaded[stage.index()])
+                                    : ptx::shared_address(&shared.v_full[stage.index()]));
       stage.advance();
     }
     slot.advance();
@@ -94,8 +92,10 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
 }
 
 /// Query blocks of a query tile, each a row of its own: 2 where they are smaller.
-__device__ inline int blocks_per_q_tile(const PrefillParams& params) {
-  return params.list_begin != nullptr && params.block_size < kQTileRows ? 2 : 1;
+template <typename Traits>
+__device__ int blocks_per_q_tile(const PrefillParams& params) {
+  const bool is_smaller = params.list_begin != nullptr && params.block_size < kQTileRows;
+  return !Traits::kIsF8 && is_smaller ? 2 : 1;
 }
 
 /// Describes row number `work` of the launch: KV heads one after another, so that their K and V
@@ -103,7 +103,7 @@ __device__ inline int blocks_per_q_tile(const PrefillParams& params) {
 /// side. `first_entry` gets this lane's entry for the TileWalker.
 template <typename Traits>
 __device__ RowInfo describe_row(const PrefillParams& params, int work, int lane, int& first_entry) {
-  const int parts = blocks_per_q_tile(params);
+  const int parts = blocks_per_q_tile<Traits>(params);
   const int rows_per_q_tile = params.group_size * parts;
   const int rows_per_kv_head = *params.plan.num_tiles * rows_per_q_tile;
   const int kv_head = work / rows_per_kv_head;
@@ -140,11 +140,11 @@ __device__ RowInfo describe_row(const PrefillParams& params, int work, int lane,
   const int len = params.list_len[list];
   first_entry = list_entry(params.list_blocks, begin + len, 0, lane);
   row.walk = list_walk(range, params.list_blocks, begin, len, __shfl_sync(~0u, first_entry, 0),
-                       params.block_size / Traits::kKvTileRows);
+                       params.tiles_per_block);
   if (row.walk.list_end != begin + len) {
     first_entry = list_entry(params.list_blocks, row.walk.list_end, 0, lane);
   }
-  if (params.max_means > 0) {
+  if (Traits::kHasMeans && params.max_means > 0) {
     row.walk.prepend_means(mean_tile_range(shape, low, params.block_size, Traits::kKvTileRows));
   }
   return row;
@@ -170,8 +170,9 @@ __device__ inline void mark_hidden_means(const PrefillParams& params, const RowI
 
 /// Output of a row that sees nothing: 0, and lse -inf or the sink.
 template <typename Traits>
-__device__ void write_empty_row(const PrefillParams& params, const RowInfo& row, int lane) {
-  using Element = typename Traits::Element;
+__device__ void write_empty_row(const PrefillParams& params, const RowInfo& row) {
+  const int lane = ptx::lane_number();
+  using Element = typename Traits::OutElement;
   const float lse = params.sinks ? params.sinks[row.head * params.sinks_stride] : -INFINITY;
 #pragma unroll 1
   for (int r = row.valid_begin; r < row.valid_end; ++r) {
@@ -194,41 +195,40 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
                               PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition<Traits::kQSlots> slot;
-  const int num_rows = *params.plan.num_tiles * params.num_q_heads * blocks_per_q_tile(params);
-  int taken = 0;  // by lane 0, one row ahead
-  if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
-  for (int work = static_cast<int>(blockIdx.x); work < num_rows;) {
-    const int next_work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
+  for (auto work = static_cast<int>(blockIdx.x);
+       work < *params.plan.num_tiles * params.num_q_heads * blocks_per_q_tile<Traits>(params);) {
+    int taken = 0;  // by lane 0, beside the reads below
     if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
     int first_entry = 0;
     const RowInfo row = describe_row<Traits>(params, work, lane, first_entry);
     if (row.walk.num_tiles == 0) {
-      write_empty_row<Traits>(params, row, lane);
+      write_empty_row<Traits>(params, row);
     } else {
-      ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
-      shared.first_entries[slot.index][lane] = first_entry;
-      if (lane == 0) shared.rows[slot.index] = row;
-      ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
-      if (params.max_means > 0) {
-        mark_hidden_means(params, row, shared.hidden_means(slot.index, params), lane);
+      ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
+      shared.first_entries[slot.index()][lane] = first_entry;
+      if (lane == 0) shared.rows[slot.index()] = row;
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
+      if (Traits::kHasMeans && params.max_means > 0) {
+        mark_hidden_means(params, row, shared.hidden_means(slot.index(), params), lane);
       }
       if (lane == 0) {
-        const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index]);
+        const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index()]);
         ptx::mbarrier_arrive_expect(q_full, Traits::kQBytes);
         for (int panel = 0; panel < Traits::kPanels; ++panel) {
-          ptx::tma_load(ptx::shared_address(shared.q[slot.index]) + panel * Traits::kQPanelBytes,
-                        &maps.q, q_full, {panel * 64, row.first_row, row.head, 0},
+          ptx::tma_load(ptx::shared_address(shared.q[slot.index()]) + panel * Traits::kQPanelBytes,
+                        &maps.q, q_full,
+                        {panel * Traits::kPanelColumns, row.first_row, row.head, 0},
                         ptx::evict_first_policy());
         }
       }
       slot.advance();
     }
-    work = next_work;
+    work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
   }
-  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
-  if (lane == 0) shared.rows[slot.index].head = -1;
-  ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
-  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index]));
+  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
+  if (lane == 0) shared.rows[slot.index()].head = -1;
+  ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
+  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index()]));
 }
 
 }  // namespace fovea::cuda

@@ -1,17 +1,28 @@
 // Shared memory of the prefill kernel and what its warps tell each other there.
 #pragma once
 
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_params.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
 #include "fovea/attention/cuda/tile_walk.cuh"
 #include "fovea/tensor/cuda/ptx/mbarrier.h"
 #include "fovea/tensor/cuda/ptx/swizzle128.h"
+#include "fovea/tensor/float8.h"
 
 namespace fovea::cuda {
 
 constexpr int kPrefillThreads = 384;
 constexpr int kConsumerRows = kQTileRows / 2;  // of one warpgroup
+
+/// First of the two rows of the query tile that a thread of a consumer holds; the other is 8
+/// further on. Warpgroup 1 has the first 64 rows.
+__device__ inline int consumer_row(int thread) {
+  return (thread / 128 - 1) * kConsumerRows + thread % 128 / 32 * 16 + thread % 32 / 4;
+}
 
 /// `kKvTileRows_` is prefill_kv_tile_rows(), or 64 for lists of blocks of 64.
 template <typename Element_, int kHeadDim_, bool kIsSplit_ = false,
@@ -20,15 +31,26 @@ struct PrefillTraits {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kIsSplit = kIsSplit_;  // decode, see split_kv.h
-  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr bool kIsF8 = std::is_same_v<Element, Float8E4M3>;
+  // Of a thread, 504 for a producer and two consumers.
+  static constexpr int kProducerRegisters = kIsF8 ? 40 : 56;
+  static constexpr int kConsumerRegisters = kIsF8 ? 232 : 224;
+  static constexpr bool kHasMeans = !kIsSplit && !kIsF8;  // periphery
+  using OutElement = std::conditional_t<kIsF8, __nv_bfloat16, Element>;
+  static constexpr int kPanelColumns = static_cast<int>(ptx::kPanelRowBytes / sizeof(Element));
+  static constexpr int kPanels = kHeadDim / kPanelColumns;  // of Q and K, and of V but in f8e4m3
+  static constexpr int kOutPanels = kHeadDim / 64;
   // head_dim 256 leaves no room for 128-row KV tiles, nor for a second Q.
   static constexpr int kKvTileRows = kKvTileRows_;
   static constexpr int kQSlots = kHeadDim == 256 ? 1 : 2;
   static constexpr int kStages =
-      (kHeadDim == 64 ? 4 : 2) * prefill_kv_tile_rows(kHeadDim) / kKvTileRows;
+      (kHeadDim == 64 || kIsF8 ? 4 : 2) * prefill_kv_tile_rows(kHeadDim) / kKvTileRows;
+  // A slow warp reads about a tile when others have handed its buffers back.
+  static constexpr int kStageInfos = 2 * kStages;
   static constexpr uint32_t kQPanelBytes = kQTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kKvPanelBytes = kKvTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kQBytes = kPanels * kQPanelBytes;
+  static constexpr uint32_t kQSlotBytes = kOutPanels * kQPanelBytes;  // O is staged there too
   static constexpr uint32_t kKvBytes = kPanels * kKvPanelBytes;
 };
 
@@ -46,6 +68,22 @@ struct RowInfo {
   TileWalk walk;
 };
 
+/// What K and V of a stage are.
+struct StageInfo {
+  int32_t tile;       // for masks
+  float logit_scale;  // f8e4m3 only: from products of codes to log2 (split: times q's scale)
+  float v_scale;      // f8e4m3 only
+};
+
+/// Which token of a tile lies where in f8e4m3 V: the inverse of f8_value_slot().
+__device__ inline int f8_token_of_slot(int slot) {
+  return slot / 16 * 16 + slot % 4 / 2 * 8 + slot % 16 / 4 * 2 + slot % 2;
+}
+/// 0x80 in each byte of four E4M3 that is NaN, else 0.
+__device__ inline uint32_t f8_nan_bits(uint32_t four) {
+  return ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+}
+
 /// Row of the packed means where the first block of a row's sequence and KV head lies.
 __device__ inline int first_mean_row(const PrefillParams& params, const RowInfo& row) {
   const int num_kv_heads = params.num_q_heads / params.group_size;
@@ -54,7 +92,7 @@ __device__ inline int first_mean_row(const PrefillParams& params, const RowInfo&
 
 template <typename Traits>
 struct PrefillShared {
-  alignas(ptx::kSwizzleAtomBytes) uint8_t q[Traits::kQSlots][Traits::kQBytes];
+  alignas(ptx::kSwizzleAtomBytes) uint8_t q[Traits::kQSlots][Traits::kQSlotBytes];
   alignas(ptx::kSwizzleAtomBytes) uint8_t k[Traits::kStages][Traits::kKvBytes];
   alignas(ptx::kSwizzleAtomBytes) uint8_t v[Traits::kStages][Traits::kKvBytes];
   uint64_t q_full[Traits::kQSlots];
@@ -66,8 +104,7 @@ struct PrefillShared {
   uint64_t v_empty[Traits::kStages];
   uint64_t v_loaded[Traits::kStages];       // masked tiles: inspect_values() comes before v_full
   int32_t has_non_finite[Traits::kStages];  // what it found in V
-  int32_t k_tiles[Traits::kStages];         // number of the tile that a K stage holds, for masks
-  int32_t v_tiles[Traits::kStages];         // V stages are handed back later than K stages
+  StageInfo stages[Traits::kStageInfos];    // of tile number n of the stream at n % kStageInfos
   RowInfo rows[Traits::kQSlots];
   int32_t first_entries[Traits::kQSlots][32];  // lists only: see TileWalker
   // Periphery only: hidden[kQSlots][max_means / 32] follows, a bit for each block that is not seen
@@ -94,25 +131,21 @@ struct PrefillShared {
   }
 };
 
-/// Bytes to ask for at launch: the struct, what follows it, and room to align it.
+/// Bytes to ask for at launch: the struct and what follows it.
 template <typename Traits>
 int prefill_shared_bytes(const PrefillParams& params) {
-  return static_cast<int>(sizeof(PrefillShared<Traits>) + ptx::kSwizzleAtomBytes) +
-         Traits::kQSlots * (params.max_means / 8);
+  return static_cast<int>(sizeof(PrefillShared<Traits>)) + Traits::kQSlots * (params.max_means / 8);
 }
 
-/// A position in a ring of kSize buffers and the parity of its current phase.
+/// A position in a ring of kSize buffers, a power of two, and the parity of its current phase. One
+/// counter rather than both: consumers have no register to spare.
 template <int kSize>
 struct RingPosition {
-  int index = 0;
-  uint32_t parity = 0;
+  uint32_t count = 0;
 
-  __device__ void advance() {
-    if (++index == kSize) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
+  __device__ int index() const { return static_cast<int>(count % kSize); }
+  __device__ uint32_t parity() const { return count / kSize & 1; }
+  __device__ void advance() { ++count; }
 };
 
 }  // namespace fovea::cuda

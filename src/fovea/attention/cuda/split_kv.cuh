@@ -91,24 +91,24 @@ __device__ void hand_out_pieces(const PrefillMaps& maps, const PrefillParams& pa
     range.first += from * step;
     row.walk = dense_walk(range);
 
-    ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
-    if (lane == 0) shared.rows[slot.index] = row;
-    ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
+    ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
+    if (lane == 0) shared.rows[slot.index()] = row;
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
     if (lane == 0) {
-      const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index]);
+      const uint32_t q_full = ptx::shared_address(&shared.q_full[slot.index()]);
       ptx::mbarrier_arrive_expect(q_full, Traits::kQBytes);
       for (int panel = 0; panel < Traits::kPanels; ++panel) {
-        ptx::tma_load(ptx::shared_address(shared.q[slot.index]) + panel * Traits::kQPanelBytes,
-                      &maps.q, q_full, {panel * 64, 0, kv_head, q_row});
+        ptx::tma_load(ptx::shared_address(shared.q[slot.index()]) + panel * Traits::kQPanelBytes,
+                      &maps.q, q_full, {panel * Traits::kPanelColumns, 0, kv_head, q_row});
       }
     }
     slot.advance();
     at = unit_begin + to;
   }
-  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index]), slot.parity ^ 1);
-  if (lane == 0) shared.rows[slot.index].head = -1;
-  ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index]));
-  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index]));
+  ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
+  if (lane == 0) shared.rows[slot.index()].head = -1;
+  ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
+  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index()]));
 }
 
 }  // namespace fovea::cuda

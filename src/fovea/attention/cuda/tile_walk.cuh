@@ -20,8 +20,10 @@ struct TileWalk {
 
   /// Whether some row of the query tile does not see all of step `step`'s keys.
   __device__ bool is_masked(int step) const {
-    return step < num_masked_first || step >= num_tiles - num_masked_last;
+    return step < num_masked_first || step >= end_plain();
   }
+  /// One past the last step that is not.
+  __device__ int end_plain() const { return num_tiles - num_masked_last; }
 
   /// Puts the tiles of means in front. All of them need their mask.
   __device__ void prepend_means(const MeanTileRange& range) {

@@ -1,0 +1,168 @@
+// Products and softmax of a consumer warpgroup's accumulators, in f8e4m3.
+//
+// Every tile has scales of its own for K and V. P V of a tile goes into fresh accumulators and is
+// added to O in f32, times V's scale: the tensor cores add 8-bit products with few bits, and over a
+// long sequence one accumulator would lose what its last bits do not hold.
+#pragma once
+
+#include "fovea/attention/cuda/prefill_math.cuh"
+
+namespace fovea::cuda {
+
+/// See PrefillMath. RowState::max is in log2, kShiftLog2 under the true maximum or a little more.
+template <typename Traits>
+class PrefillMathF8 {
+ public:
+  static constexpr int kScores = Traits::kKvTileRows / 2;
+  static constexpr int kOutputs = Traits::kHeadDim / 2;
+  // Its accumulators beside those of S and O leave few registers; later is slower, earlier too.
+  static constexpr bool kTakesProductFirst = true;
+
+  __device__ explicit PrefillMathF8(const PrefillParams& params) : params_(params) {}
+
+  static __device__ uint64_t v_descriptor(uint32_t address) {
+    return ptx::k_major_descriptor(address);
+  }
+
+  /// Known to the compiler, the descriptors of a row's Q would be kept in two registers each while
+  /// it lasts; the result of a reduction, asked for anew, lives in a uniform register.
+  static __device__ uint64_t uniform(uint64_t descriptor) {
+    auto low = static_cast<uint32_t>(descriptor);
+    asm volatile("" : "+r"(low));
+    return (descriptor & 0xffffffff00000000ull) | __reduce_or_sync(~0u, low);
+  }
+
+  __device__ void clear_output() {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
+  }
+
+  __device__ void issue_qk(uint64_t q, uint64_t k) {
+    ptx::wgmma_fence();
+    QkProduct::first(s, q, k);
+#pragma unroll
+    for (int i = 1; i < Traits::kHeadDim / 32; ++i) {
+      QkProduct::add(s, ptx::advance(q, i * 32), ptx::advance(k, i * 32));
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void issue_pv(uint64_t v) {
+    ptx::wgmma_fence();
+    PvProduct::first_rs(product_, p_, v);
+#pragma unroll
+    for (int i = 1; i < Traits::kKvTileRows / 32; ++i) {
+      PvProduct::add_rs(product_, p_ + 4 * i, ptx::advance(v, i * 32));
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void find_maximum(RowState& state, const RowInfo& row, const StageInfo& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+      scale_[r] = tile.logit_scale * q_scale(row, r);
+      float reference = ptx::quad_max(top) * scale_[r] - kShiftLog2;
+      // The form of the comparison keeps -inf (nothing seen yet) when nothing is seen now.
+      if (!(reference - state.max[r] > kLazyLog2)) reference = state.max[r];
+      rescale_[r] = reference == state.max[r] ? 1.f : ptx::exp2_approx(state.max[r] - reference);
+      state.max[r] = reference;
+    }
+  }
+
+  __device__ void exponentiate(RowState& state) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float offset = state.max[r] == -INFINITY ? 0.f : state.max[r];
+      float sum = state.sum[r] * rescale_[r];
+#pragma unroll
+      for (int i = 2 * r; i < kScores; i += 4) {
+        s[i] = ptx::exp2_approx(fmaf(s[i], scale_[r], -offset));
+        s[i + 1] = ptx::exp2_approx(fmaf(s[i + 1], scale_[r], -offset));
+        sum += s[i] + s[i + 1];
+      }
+      state.sum[r] = sum;
+    }
+  }
+
+  __device__ void pack() {
+    // Four weights that lie in one register: see f8_value_slot() for the order of V.
+#pragma unroll
+    for (int k = 0; k < kScores / 16; ++k) {
+      const float* g = s + 16 * k;
+      p_[4 * k] = ptx::pack_e4m3(g[0], g[1], g[4], g[5]);
+      p_[4 * k + 1] = ptx::pack_e4m3(g[2], g[3], g[6], g[7]);
+      p_[4 * k + 2] = ptx::pack_e4m3(g[8], g[9], g[12], g[13]);
+      p_[4 * k + 3] = ptx::pack_e4m3(g[10], g[11], g[14], g[15]);
+    }
+  }
+
+  __device__ void take_product(const StageInfo& tile) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] = fmaf(product_[i], tile.v_scale, o[i]);
+  }
+
+  __device__ void rescale_output() {
+    if (__any_sync(~0u, rescale_[0] != 1.f || rescale_[1] != 1.f)) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) o[i] *= rescale_[i / 2 % 2];
+    }
+  }
+
+  __device__ float reference_log2(const RowState& state, int r) const { return state.max[r]; }
+
+  template <typename Sees>
+  __device__ void add_non_finite(uint32_t v, int thread, const Sees& sees) {
+#pragma unroll 1
+    for (int slot = 0; slot < Traits::kKvTileRows; ++slot) {
+      const int key = f8_token_of_slot(slot);
+      const bool is_seen[2] = {sees(key, 0), sees(key, 1)};
+#pragma unroll
+      for (int i = 0; i < kOutputs / 2; ++i) {
+        const int column = i / 2 * 8 + thread % 4 * 2 + i % 2;  // of O, a row of V
+        const uint32_t word =
+            ptx::load_shared(v + ptx::swizzle128(column * ptx::kPanelRowBytes + slot / 4 * 4));
+        if ((word >> slot % 4 * 8 & 0x7f) != 0x7f) continue;
+        if (is_seen[0]) o[i / 2 * 4 + i % 2] = NAN;
+        if (is_seen[1]) o[i / 2 * 4 + i % 2 + 2] = NAN;
+      }
+    }
+  }
+
+  static __device__ void clear_non_finite(uint32_t v, int thread) {
+#pragma unroll 1
+    for (uint32_t at = 4 * thread; at < Traits::kKvBytes; at += 4 * 256) {
+      const uint32_t word = ptx::load_shared(v + at);
+      ptx::store_shared(v + at, word & ~((f8_nan_bits(word) >> 7) * 0xff));
+    }
+  }
+
+  float s[kScores];
+  float o[kOutputs];
+
+ private:
+  using Element = typename Traits::Element;
+  using QkProduct = ptx::Wgmma<Element, Traits::kKvTileRows>;
+  using PvProduct = ptx::Wgmma<Element, Traits::kHeadDim>;
+  /// Decode: the rows of a tile are heads, each with its scale. Else tile.logit_scale has it.
+  __device__ float q_scale(const RowInfo& row, int r) const {
+    const int at = consumer_row(ptx::thread_number()) + 8 * r;
+    const bool is_separate = Traits::kIsSplit && params_.q_scale != nullptr && at < row.valid_end;
+    return is_separate ? params_.q_scale[row.head + at] : 1.f;
+  }
+
+  // Weights lie under 2^kShiftLog2 when the maximum is fresh, and under 2^(both) when it is stale.
+  // E4M3 ends at 448 = 2^8.8: a larger sum of the two would saturate.
+  static constexpr float kShiftLog2 = 6.f;
+  static constexpr float kLazyLog2 = 2.f;
+
+  const PrefillParams& params_;
+  float scale_[2];  // from products of codes to log2, of the tile in s
+  float rescale_[2];
+  float product_[kOutputs];
+  uint32_t p_[kScores / 4];
+};
+
+}  // namespace fovea::cuda
