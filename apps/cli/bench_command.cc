@@ -11,6 +11,7 @@
 
 #include "apps/cli/attention_options.h"
 #include "apps/cli/bench.h"
+#include "apps/cli/chain.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/parse_values.h"
@@ -32,6 +33,8 @@ struct BenchOptions {
   std::string attention = "dense,rescue";
   AttentionOptions knobs;
   BenchPlan plan;
+  bool chain = false;
+  std::vector<double> rival_layer_ms;
   bool json = false;
   std::string output;
 };
@@ -133,6 +136,18 @@ BenchPlan make_plan(const BenchOptions& options, const CLI::App& command) {
   for (const std::string& name : plan.attention_names) {
     plan.attentions.push_back(attention_settings(name, options.knobs));
   }
+  const auto has_dense =
+      std::find(plan.attention_names.begin(), plan.attention_names.end(), "dense");
+  check_argument(!options.chain || has_dense != plan.attention_names.end(),
+                 "--chain compares with dense: name it in --attention");
+  check_argument(options.chain || options.rival_layer_ms.empty(), "--rival-layer-ms needs --chain");
+  check_argument(
+      options.rival_layer_ms.empty() || options.rival_layer_ms.size() == plan.lengths.size(),
+      "--rival-layer-ms needs one number a length, {} for {}", options.rival_layer_ms.size(),
+      plan.lengths.size());
+  for (const double ms : options.rival_layer_ms) {
+    check_argument(ms > 0, "--rival-layer-ms must be positive, is {}", ms);
+  }
   return plan;
 }
 
@@ -160,6 +175,12 @@ void bench(const BenchOptions& options, const CLI::App& command) {
     finished = true;
   } catch (const Cancelled&) {
   }
+  std::vector<ChainRow> chain;
+  if (options.chain && finished) {
+    chain = chain_of(rows);
+    bar.update("the kernels alone", 1000, 1000);
+    time_kernels(*model, options.knobs.periphery, chain);
+  }
   bar.clear();
 
   Conditions conditions = model_conditions(*model, command);
@@ -181,11 +202,19 @@ void bench(const BenchOptions& options, const CLI::App& command) {
   for (const BenchRow& row : rows)
     json["rows"].push_back(row_json(row, model->config().num_q_heads));
 
+  const int64_t num_layers = model->config().num_layers;
+  if (options.chain) {
+    json["chain"] = chain_json(chain, plan.lengths, options.rival_layer_ms, num_layers);
+  }
+
   if (output && !rows.empty()) output->write(json.dump(2) + "\n");
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
   } else if (!rows.empty()) {
     print_rows(rows, plan.repetitions);
+    if (!chain.empty()) {
+      fmt::print("\n{}\n", chain_table(chain, plan.lengths, options.rival_layer_ms, num_layers));
+    }
     fmt::print("{}\n", to_line(conditions));
   }
   if (!finished) {
@@ -224,6 +253,15 @@ void add_bench_command(CLI::App& app) {
       ->add_option("--chunk-size", plan.chunk_size,
                    "Tokens per prefill step; 0 is the engine's own")
       ->capture_default_str();
+  command->add_flag("--chain", options->chain,
+                    "Then time the attention kernels alone, and show how much of their win arrives "
+                    "in the engine and in ttft");
+  command
+      ->add_option("--rival-layer-ms", options->rival_layer_ms,
+                   "With --chain: what a rival's dense attention takes per layer at each length "
+                   "(benchmarks/peers measures some), to see ttft against dense at its speed")
+      ->delimiter(',')
+      ->type_name("MS,MS,...");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
@@ -232,7 +270,9 @@ void add_bench_command(CLI::App& app) {
       "Examples:\n"
       "  fovea bench -m model.gguf -f book.txt --lengths 1K,2K,4K,8K --attention dense,rescue\n"
       "  fovea bench -m model.gguf -f book.txt --attention dense,rescue,witness --density 0.1\n"
-      "  fovea bench -m model.gguf -f book.txt --lengths 8K --repetitions 5 -o result.json");
+      "  fovea bench -m model.gguf -f book.txt --lengths 8K --repetitions 5 -o result.json\n"
+      "  fovea bench --synthetic Qwen3-30B-A3B --device cuda --f8-weights -f book.txt "
+      "--lengths 32K,128K --density 0.0534 --chain");
   command->callback([options, command] { bench(*options, *command); });
 }
 
