@@ -96,12 +96,9 @@ class PrefillConsumer {
 
   // Products, issued but not waited for.
 
-  /// `q` is q_of_row(), made before the waits in front of this.
-  __device__ void issue_qk(uint64_t q) {
-    math_.issue_qk(q, ptx::advance(k_descriptor_, k_stage_.index() * Traits::kKvBytes));
-  }
-  __device__ uint64_t q_of_row() const {
-    return Math::uniform(ptx::advance(q_descriptor_, q_slot_.index() * Traits::kQSlotBytes));
+  __device__ void issue_qk() {
+    math_.issue_qk(ptx::advance(q_descriptor_, q_slot_.index() * Traits::kQSlotBytes),
+                   ptx::advance(k_descriptor_, k_stage_.index() * Traits::kKvBytes));
   }
 
   __device__ void issue_pv() {
@@ -146,9 +143,8 @@ class PrefillConsumer {
   /// A row's first tile with nothing else in flight.
   __device__ void first_tile() {
     math_.clear_output();
-    const uint64_t q = q_of_row();
     wait_k();
-    issue_qk(q);
+    issue_qk();
     ptx::wgmma_wait<0>();
     release_k();
     if (row().walk.is_masked(0)) mask();
@@ -185,9 +181,8 @@ class PrefillConsumer {
     issue_both();
     if (kChecked && is_second) release_previous_q();  // by now its store has read it
     finish_qk();
-    if constexpr (kChecked && Math::kTakesProductFirst) finish_pv();  // masks take registers
     if (kChecked && is_masked) mask();
-    soften<kChecked && Math::kTakesProductFirst>();
+    soften();
     math_.rescale_output();
     if (kChecked && is_masked) settle_values();
   }
@@ -198,9 +193,8 @@ class PrefillConsumer {
     finish_qk();
     const RowState done_state = state_;
     state_ = RowState();
-    if constexpr (Math::kTakesProductFirst) finish_pv();
     if (row().walk.is_masked(0)) mask();
-    soften<Math::kTakesProductFirst>();
+    soften();
     finish_row(shared_.rows[previous_slot()], previous_slot(), done_state);
     math_.clear_output();
     if (row().walk.is_masked(0)) settle_values();
@@ -208,10 +202,9 @@ class PrefillConsumer {
 
   /// In this warpgroup's turn.
   __device__ void issue_both() {
-    const uint64_t q = q_of_row();
     wait_k();
     ptx::named_barrier_sync(kTurnBarrier + warpgroup_, 256);
-    issue_qk(q);
+    issue_qk();
     issue_pv();
     ptx::named_barrier_arrive(kTurnBarrier + (warpgroup_ ^ 1), 256);
   }
@@ -219,6 +212,7 @@ class PrefillConsumer {
   __device__ void finish_qk() {
     ptx::wgmma_wait<1>();
     release_k();
+    if constexpr (Math::kTakesProductFirst) finish_pv();
   }
 
   __device__ void last_product() {
@@ -232,19 +226,12 @@ class PrefillConsumer {
     math_.take_product(tile_of_product());
   }
 
-  /// Scores to P, beside P V unless that has been waited for: as long as P V takes, or until there
-  /// is the maximum.
-  template <bool kHasProduct>
+  /// Scores to P, beside P V where that has not been waited for.
   __device__ void soften() {
-    const uint32_t scratch = ptx::shared_address(&shared_.v_loaded);
     math_.find_maximum(state_, row(), tile_of_scores());
-    if constexpr (Math::kTakesProductFirst && !kHasProduct) {
-      ptx::hold_wait(scratch, state_.max[0] + state_.max[1]);
-      finish_pv();
-    }
     math_.exponentiate(state_);
     if constexpr (!Math::kTakesProductFirst) {
-      ptx::hold_wait(scratch, state_.sum[0] + state_.sum[1]);
+      ptx::hold_wait(ptx::shared_address(&shared_.v_loaded), state_.sum[0] + state_.sum[1]);
       finish_pv();
     }
     math_.pack();

@@ -20,7 +20,7 @@ class PrefillMath {
  public:
   static constexpr int kScores = Traits::kKvTileRows / 2;
   static constexpr int kOutputs = Traits::kHeadDim / 2;
-  /// Whether P V is waited for before the exponentials of the next scores rather than after them.
+  /// Whether P V is waited for before the softmax of the next scores rather than after it.
   static constexpr bool kTakesProductFirst = false;
 
   __device__ explicit PrefillMath(const PrefillParams& params) : params_(params) {}
@@ -29,9 +29,6 @@ class PrefillMath {
   static __device__ uint64_t v_descriptor(uint32_t address) {
     return ptx::mn_major_descriptor(address, Traits::kKvPanelBytes);
   }
-
-  /// A descriptor of Q, the same in the whole warpgroup.
-  static __device__ uint64_t uniform(uint64_t descriptor) { return descriptor; }
 
   __device__ void clear_output() {
 #pragma unroll

@@ -15,7 +15,8 @@ class PrefillMathF8 {
  public:
   static constexpr int kScores = Traits::kKvTileRows / 2;
   static constexpr int kOutputs = Traits::kHeadDim / 2;
-  // Its accumulators beside those of S and O leave few registers; later is slower, earlier too.
+  // With accumulators of its own the product is added beside the exponentials. Waiting for it after
+  // the maximum costs 3 %, after the exponentials 6 %.
   static constexpr bool kTakesProductFirst = true;
 
   __device__ explicit PrefillMathF8(const PrefillParams& params) : params_(params) {}
@@ -24,20 +25,17 @@ class PrefillMathF8 {
     return ptx::k_major_descriptor(address);
   }
 
-  /// Known to the compiler, the descriptors of a row's Q would be kept in two registers each while
-  /// it lasts; the result of a reduction, asked for anew, lives in a uniform register.
-  static __device__ uint64_t uniform(uint64_t descriptor) {
-    auto low = static_cast<uint32_t>(descriptor);
-    asm volatile("" : "+r"(low));
-    return (descriptor & 0xffffffff00000000ull) | __reduce_or_sync(~0u, low);
-  }
-
   __device__ void clear_output() {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
   }
 
   __device__ void issue_qk(uint64_t q, uint64_t k) {
+    // Known to the compiler, the descriptors of Q would be kept over the whole row, two registers
+    // each.
+    auto low = static_cast<uint32_t>(q);
+    asm volatile("" : "+r"(low));
+    q = (q & 0xffffffff00000000ull) | low;
     ptx::wgmma_fence();
     QkProduct::first(s, q, k);
 #pragma unroll
