@@ -3,7 +3,7 @@
 // Warpgroup matrix products D[64, N] = A[64, K] B[K, N] with f32 accumulators. Thread t of the
 // warpgroup holds rows r = 16 * (t / 32) + (t % 32) / 4 and r + 8: d[4 * j + e] is row r + 8 *
 // (e / 2), column 8 * j + 2 * (t % 4) + e % 2. A in registers has the same layout, two elements in
-// a register. Of 8 bits it has four: a[2 * h + i] is row r + 8 * i, columns 16 * h + 4 * (t % 4) on.
+// a register. Of 8 bits four: a[2 * h + i] is row r + 8 * i, columns 16 * h + 4 * (t % 4) on.
 #pragma once
 
 #include <cuda_bf16.h>
