@@ -7,29 +7,34 @@
 
 namespace fovea::cuda {
 
-/// Page that holds box `box` of a tile. Past the last page that the sequence owns: one that does
-/// not exist, whose rows arrive as zeros. Contiguous K/V is one page.
-template <typename Traits>
-__device__ int page_of_box(const PrefillParams& params, const RowInfo& row, int tile, int box) {
+/// Page of key `key`. Past the last page that the sequence owns: one that does not exist, whose
+/// rows arrive as zeros. Contiguous K/V is one page.
+__device__ inline int page_of_key(const PrefillParams& params, const RowInfo& row, int key) {
   if (params.page_size == 0) return 0;
-  const int key = tile * Traits::kKvTileRows + box * params.box_rows;
   const int64_t table_row = row.seq * params.page_table_stride;
   return key < row.kv_len ? params.page_table[table_row + key / params.page_size]
                           : params.num_pages;
 }
 
-/// Loads a box of a K or V tile, one 128-byte wide panel after another.
+/// Loads one 128-byte wide panel after another of a K or V tile, box by box; `page` is the first
+/// box's.
 template <typename Traits>
-__device__ void load_kv_box(const CUtensorMap* map, const PrefillParams& params, const RowInfo& row,
-                            int tile, int box, int page, uint32_t destination, uint32_t barrier) {
-  const int first_row = box * params.box_rows;
-  const int key = tile * Traits::kKvTileRows + first_row;
-  ptx::BoxCoordinates at{0, row.kv_offset + key, row.head / params.group_size, page};
-  if (params.page_size > 0) at.row = key % params.page_size;
-  for (int panel = 0; panel < Traits::kPanels; ++panel) {
-    at.column = panel * Traits::kPanelColumns;
-    ptx::tma_load(destination + panel * Traits::kKvPanelBytes + first_row * ptx::kPanelRowBytes,
-                  map, barrier, at);
+__device__ void load_kv_tile(const CUtensorMap* map, const PrefillParams& params,
+                             const RowInfo& row, int kv_head, int tile, int page,
+                             uint32_t destination, uint32_t barrier) {
+  const int first_key = tile * Traits::kKvTileRows;
+  for (int done = 0; done < Traits::kKvTileRows; done += params.box_rows) {
+    const int key = first_key + done;
+    ptx::BoxCoordinates at{0, row.kv_offset + key, kv_head, page};
+    if (params.page_size > 0) {
+      at.row = key % params.page_size;
+      if (done > 0) at.page = page_of_key(params, row, key);
+    }
+    for (int panel = 0; panel < Traits::kPanels; ++panel) {
+      at.column = panel * Traits::kPanelColumns;
+      ptx::tma_load(destination + panel * Traits::kKvPanelBytes + done * ptx::kPanelRowBytes, map,
+                    barrier, at);
+    }
   }
 }
 
@@ -45,46 +50,51 @@ __device__ void load_mean_tile(const CUtensorMap* map, const PrefillParams& para
   }
 }
 
-/// Warp 0: K and V of every tile of every row. Each box is its own lane's, which reads the page
-/// table while the warp waits for room.
+/// Warp 0: K and V of every tile of every row. The page of a tile is read while the warp waits for
+/// room.
 template <typename Traits>
 __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
                         PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool has_box = lane * params.box_rows < Traits::kKvTileRows;
   RingPosition<Traits::kQSlots> slot;
   RingPosition<Traits::kStages> stage;  // of K and of V: they advance together
   for (;;) {
     ptx::mbarrier_wait(ptx::shared_address(&shared.row_full[slot.index()]), slot.parity());
     const RowInfo& row = shared.rows[slot.index()];  // not copied: this warp has few registers
     if (row.head < 0) return;
+    const int kv_head = row.head / params.group_size;
     TileWalker walker(row.walk, params.list_blocks, params.tiles_per_block, lane,
                       shared.first_entries[slot.index()][lane]);
     const int num_tiles = row.walk.num_tiles;  // after the last tile the row may be another
     for (int step = 0; step < num_tiles; ++step) {
       const int tile = walker.next();
-      const bool is_mean = is_mean_tile(tile);
-      const int page = has_box && !is_mean ? page_of_box<Traits>(params, row, tile, lane) : 0;
-      const auto load = [&](const CUtensorMap* map, const CUtensorMap* mean_map,
-                            uint32_t destination, uint32_t barrier) {
-        if (lane == 0) ptx::mbarrier_arrive_expect(barrier, Traits::kKvBytes);
-        if (!is_mean) {
-          if (has_box) {
-            load_kv_box<Traits>(map, params, row, tile, lane, page, destination, barrier);
-          }
-        } else if (lane == 0) {
-          load_mean_tile<Traits>(mean_map, params, row, mean_tile_number(tile), destination,
-                                 barrier);
-        }
-      };
+      const int page =
+          is_mean_tile(tile) ? 0 : page_of_key(params, row, tile * Traits::kKvTileRows);
       ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index()]), stage.parity() ^ 1);
-      if (lane == 0) shared.stages[stage.count % Traits::kStageInfos].tile = tile;
-      load(&maps.k, &maps.k_mean, ptx::shared_address(shared.k[stage.index()]),
-           ptx::shared_address(&shared.k_full[stage.index()]));
+      if (lane == 0) {
+        shared.stages[stage.count % Traits::kStageInfos].tile = tile;
+        const uint32_t k_full = ptx::shared_address(&shared.k_full[stage.index()]);
+        ptx::mbarrier_arrive_expect(k_full, Traits::kKvBytes);
+        const uint32_t k_tile = ptx::shared_address(shared.k[stage.index()]);
+        if (is_mean_tile(tile)) {
+          load_mean_tile<Traits>(&maps.k_mean, params, row, mean_tile_number(tile), k_tile, k_full);
+        } else {
+          load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile, page, k_tile, k_full);
+        }
+      }
       ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index()]), stage.parity() ^ 1);
-      load(&maps.v, &maps.v_mean, ptx::shared_address(shared.v[stage.index()]),
-           row.walk.is_masked(step) ? ptx::shared_address(&shared.v_loaded[stage.index()])
-                                    : ptx::shared_address(&shared.v_full[stage.index()]));
+      if (lane == 0) {
+        const uint32_t loaded = row.walk.is_masked(step)
+                                    ? ptx::shared_address(&shared.v_loaded[stage.index()])
+                                    : ptx::shared_address(&shared.v_full[stage.index()]);
+        ptx::mbarrier_arrive_expect(loaded, Traits::kKvBytes);
+        const uint32_t v_tile = ptx::shared_address(shared.v[stage.index()]);
+        if (is_mean_tile(tile)) {
+          load_mean_tile<Traits>(&maps.v_mean, params, row, mean_tile_number(tile), v_tile, loaded);
+        } else {
+          load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, page, v_tile, loaded);
+        }
+      }
       stage.advance();
     }
     slot.advance();
