@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/tensor/cuda/device.h"
 #include "fovea/base/error.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
 #include "fovea/selector/cuda/cuda_selector.h"
+#include "fovea/tensor/cuda/device.h"
 #include "fovea/trace/cuda/cupti_trace.h"
 
 namespace {

@@ -61,7 +61,8 @@ TEST_P(Architectures, LogitsAreThoseOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
-                         testing::Values("llama", "mistral", "qwen2", "qwen3", "gemma3"),
+                         testing::Values("llama", "mistral", "qwen2", "qwen3", "qwen3_moe",
+                                         "gemma3"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -37,8 +37,12 @@ std::string gguf_model(Architecture architecture) {
   file.add_strings("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"});
   file.add_array("tokenizer.ggml.token_type", GgufBuilder::kUint8, 5, "\1\1\1\1\1");
   file.add_int("tokenizer.ggml.eos_token_id", 2);
-  for (const ExpectedTensor& tensor :
-       expected_tensors(tiny_config(architecture), FileFormat::kGguf)) {
+  file.add_int(prefix + "expert_used_count", 2);
+  file.add_int(prefix + "expert_feed_forward_length", 6);
+  if (architecture == Architecture::kQwen3Moe) file.add_int(prefix + "expert_count", 3);
+  for (ExpectedTensor tensor : expected_tensors(tiny_config(architecture), FileFormat::kGguf)) {
+    if (tensor.part > 0) continue;  // they are in the tensor of the first
+    if (tensor.num_parts > 1) tensor.shape.insert(tensor.shape.begin(), tensor.num_parts);
     file.add_f32(tensor.file_name, {tensor.shape.rbegin(), tensor.shape.rend()}, ones(tensor));
   }
   return file.build();
@@ -76,6 +80,7 @@ std::string config_json(const std::string& model_type) {
       R"("high_freq_factor":4.0,"original_max_position_embeddings":256}},)"
       R"("rope_parameters":{{"full_attention":{{"rope_type":"linear","factor":2.0,"rope_theta":1e6}},)"
       R"("sliding_attention":{{"rope_theta":1e4}}}},"query_pre_attn_scalar":16,)"
+      R"("num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":24,"norm_topk_prob":true,)"
       R"("tie_word_embeddings":true}})",
       model_type);
 }
@@ -136,13 +141,15 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::filesystem::path root(argv[1]);
-  for (const auto architecture :
-       {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kGemma3}) {
+  for (const auto architecture : {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3,
+                                  Architecture::kQwen3Moe, Architecture::kGemma3}) {
     const std::string name(architecture_name(architecture));
     write(root / "fuzz_gguf", name + ".gguf", gguf_model(architecture));
     write(root / "fuzz_safetensors", name + ".safetensors", safetensors_model(architecture));
     write(root / "fuzz_model_config", name + ".json",
-          config_json(architecture == Architecture::kGemma3 ? "gemma3_text" : name));
+          config_json(architecture == Architecture::kGemma3     ? "gemma3_text"
+                      : architecture == Architecture::kQwen3Moe ? "qwen3_moe"
+                                                                : name));
   }
   write(root / "fuzz_tokenizer_json", "letters", tokenizer_files(R"([a-z]+|\\s+(?!\\S))"));
   write(root / "fuzz_tokenizer_json", "words",

@@ -9,7 +9,8 @@ import json
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config, Qwen3MoeConfig)
 
 NUM_TOKENS, NUM_ROWS = 150, 12
 SIZES = dict(hidden_size=48, intermediate_size=80, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
@@ -22,6 +23,8 @@ CONFIGS = {
     "mistral": MistralConfig(**SIZES, sliding_window=40),
     "qwen2": Qwen2Config(**{**SIZES, "head_dim": 64}, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                                norm_topk_prob=True, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
     "gemma3": Gemma3TextConfig(
         **SIZES, sliding_window=40, query_pre_attn_scalar=48,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -42,6 +45,18 @@ def weight(name, count, base):
     return np.float32(base) + (x >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
 
 
+def experts(key, tensor):
+    """Files keep the matrices of experts apart that transformers keeps in one parameter."""
+    prefix, name = key.rsplit(".", 1)
+    num_experts, _, columns = tensor.shape
+
+    def matrix(expert, part, rows):
+        return weight(f"{prefix}.{expert}.{part}.weight", rows * columns, 0.0).reshape(rows, columns)
+    parts = ["gate_proj", "up_proj"] if name == "gate_up_proj" else ["down_proj"]
+    rows = tensor.shape[1] // len(parts)
+    return np.stack([np.concatenate([matrix(e, part, rows) for part in parts]) for e in range(num_experts)])
+
+
 def main():
     tokens = [(i * i + 7 * i) % 32 for i in range(NUM_TOKENS)]
     golden = {}
@@ -51,6 +66,9 @@ def main():
         state = {}
         for key, tensor in model.state_dict().items():
             if key == "lm_head.weight" and tied:
+                continue
+            if ".experts." in key:
+                state[key] = torch.from_numpy(experts(key, tensor))
                 continue
             base = 1.0 if "norm" in key and name != "gemma3" else 0.0  # Gemma's norms add the one themselves
             state[key] = torch.from_numpy(weight(key, tensor.numel(), base).reshape(tensor.shape))

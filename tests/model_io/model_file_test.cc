@@ -55,7 +55,14 @@ std::string gguf_model(
   file.add_int(prefix + "context_length", 64);
   file.add_int(prefix + "vocab_size", 5);
   file.add_float(prefix + "attention.layer_norm_rms_epsilon", 1e-6f);
+  if (architecture == Architecture::kQwen3Moe) {
+    file.add_int(prefix + "expert_count", 3);
+    file.add_int(prefix + "expert_used_count", 2);
+    file.add_int(prefix + "expert_feed_forward_length", 6);
+  }
   for (ExpectedTensor tensor : expected_tensors(tiny_config(architecture), FileFormat::kGguf)) {
+    if (tensor.part > 0) continue;  // they are in the tensor of the first
+    if (tensor.num_parts > 1) tensor.shape.insert(tensor.shape.begin(), tensor.num_parts);
     std::vector<float> values = values_of(tensor);
     if (!edit(tensor, values)) continue;
     const std::vector<uint64_t> dims(tensor.shape.rbegin(), tensor.shape.rend());
@@ -96,17 +103,49 @@ TEST_P(EveryArchitecture, GivesTheSameNamesAndShapesFromBothFormats) {
     ASSERT_NE(safetensors.find_tensor(name), nullptr) << name;
     EXPECT_EQ(tensor.shape, safetensors.tensor(name).shape) << name;
   }
-  EXPECT_EQ(gguf.tensor("layers.0.gate").shape, (std::vector<int64_t>{12, 8}));
+  if (GetParam() == Architecture::kQwen3Moe) {
+    EXPECT_EQ(gguf.tensor("layers.0.router").shape, (std::vector<int64_t>{3, 8}));
+    EXPECT_EQ(gguf.tensor("layers.0.experts.2.down").shape, (std::vector<int64_t>{8, 6}));
+  } else {
+    EXPECT_EQ(gguf.tensor("layers.0.gate").shape, (std::vector<int64_t>{12, 8}));
+  }
   EXPECT_EQ(gguf.find_tensor("layers.0.q_bias") != nullptr, GetParam() == Architecture::kQwen2);
   EXPECT_EQ(gguf.config().qkv_bias, GetParam() == Architecture::kQwen2);
 }
 
 INSTANTIATE_TEST_SUITE_P(, EveryArchitecture,
                          testing::Values(Architecture::kLlama, Architecture::kQwen2,
-                                         Architecture::kQwen3, Architecture::kGemma3),
+                                         Architecture::kQwen3, Architecture::kQwen3Moe,
+                                         Architecture::kGemma3),
                          [](const auto& param) {
                            return std::string(architecture_name(param.param));
                          });
+
+TEST(ModelFile, ExpertsOfOneGgufTensorAreItsParts) {
+  const std::string bytes = gguf_model(Architecture::kQwen3Moe);
+  const ModelFile model = open_gguf(bytes);
+  EXPECT_EQ(model.config().num_experts, 3);
+  EXPECT_EQ(model.config().experts_per_token, 2);
+  const ModelTensor& first = model.tensor("layers.0.experts.0.up");
+  const ModelTensor& last = model.tensor("layers.0.experts.2.up");
+  EXPECT_EQ(first.file_name, "blk.0.ffn_up_exps.weight");
+  std::vector<float> of_first(48), of_last(48);
+  model.read_f32(first, of_first);
+  model.read_f32(last, of_last);
+  for (size_t i = 0; i < 48; ++i) EXPECT_EQ(of_last[i], of_first[i] + 96 * 0.25f) << i;
+}
+
+TEST(ModelFile, AnExpertTooFewIsNamed) {
+  const std::string bytes =
+      gguf_model(Architecture::kQwen3Moe, [](ExpectedTensor& tensor, std::vector<float>& values) {
+        if (tensor.file_name == "blk.0.ffn_down_exps.weight") {
+          tensor.shape[0] = 2;
+          values.resize(96);
+        }
+        return true;
+      });
+  expect_error(ErrorCode::kInvalidFile, "ffn_down_exps", [&] { open_gguf(bytes); });
+}
 
 // Version 2, tensors at any byte, nothing behind the last one: odd, but all of it is allowed.
 TEST(ModelFile, ReadsTensorsOfAnOddFileAsThoseOfAUsualOne) {

@@ -5,7 +5,8 @@
 
 namespace fovea {
 
-/// One layer, model_dim 8, two query heads and one key-value head of 4, mlp 12, five tokens.
+/// One layer, model_dim 8, two query heads and one key-value head of 4, mlp 12 or three experts of
+/// 6, five tokens.
 inline ModelConfig tiny_config(Architecture architecture) {
   ModelConfig config;
   config.architecture = architecture;
@@ -18,10 +19,17 @@ inline ModelConfig tiny_config(Architecture architecture) {
   config.vocab_size = 5;
   config.context_length = 64;
   config.softmax_scale = 0.5;
-  config.qk_norm = architecture == Architecture::kQwen3 || architecture == Architecture::kGemma3;
+  config.qk_norm = architecture == Architecture::kQwen3 ||
+                   architecture == Architecture::kQwen3Moe || architecture == Architecture::kGemma3;
   config.qkv_bias = architecture == Architecture::kQwen2;
   config.post_norms = architecture == Architecture::kGemma3;
   config.tied_embeddings = true;
+  if (architecture == Architecture::kQwen3Moe) {
+    config.num_experts = 3;
+    config.experts_per_token = 2;
+    config.expert_dim = 6;
+    config.normalise_experts = true;
+  }
   return config;
 }
 

@@ -34,8 +34,8 @@ constexpr std::array<Shape, 7> kShapes = {{
     {"SmolLM2-135M", Architecture::kLlama, 30, 576, 9, 3, 64, 1536, 49152, 1e5, true},
     {"Llama-3.1-8B", Architecture::kLlama, 32, 4096, 32, 8, 128, 14336, 128256, 5e5, false},
     {"Qwen2.5-7B", Architecture::kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 1e6, false},
-    {"Test-MoE", Architecture::kQwen3, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 128},
-    {"Qwen3-30B-A3B", Architecture::kQwen3, 48, 2048, 32, 4, 128, 0, 151936, 1e6, false, 128, 8,
+    {"Test-MoE", Architecture::kQwen3Moe, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 128},
+    {"Qwen3-30B-A3B", Architecture::kQwen3Moe, 48, 2048, 32, 4, 128, 0, 151936, 1e6, false, 128, 8,
      768},
     {"Qwen3-32B", Architecture::kQwen3, 64, 5120, 64, 8, 128, 25600, 151936, 1e6, false},
 }};
@@ -144,7 +144,8 @@ ModelConfig synthetic_config(std::string_view name) {
   config.rope_theta = config.rope_theta_local = shape->rope_theta;
   config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(shape->head_dim));
   config.qkv_bias = shape->architecture == Architecture::kQwen2;
-  config.qk_norm = shape->architecture == Architecture::kQwen3;
+  config.qk_norm =
+      shape->architecture == Architecture::kQwen3 || shape->architecture == Architecture::kQwen3Moe;
   config.tied_embeddings = shape->tied_embeddings;
   config.num_experts = shape->num_experts;
   config.experts_per_token = shape->experts_per_token;
@@ -181,15 +182,7 @@ Weights make_synthetic_weights(const ModelConfig& config, DType dtype, DType lay
       layer.gate_up = random.matrix(2 * config.mlp_dim, config.model_dim);
       layer.down = random.matrix(config.model_dim, config.mlp_dim);
     }
-    if (layer_dtype != dtype) {
-      for (PackedWeights* matrix :
-           {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down}) {
-        if (!matrix->empty()) *matrix = matrix->quantized(context);
-      }
-      for (ExpertWeights* experts : {&layer.experts_gate_up, &layer.experts_down}) {
-        if (!experts->empty()) *experts = experts->quantized(context);
-      }
-    }
+    if (layer_dtype != dtype) quantize_matrices(layer, context);
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(config.num_layers));
   }
   weights.output_norm = random.ones(config.model_dim);

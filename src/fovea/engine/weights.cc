@@ -65,6 +65,23 @@ class Loader {
 
   /// Rows of the tensor `name` into rows [first_row, ...) of `weights`.
   void matrix(const std::string& name, int64_t first_row, PackedWeights& weights) {
+    for_each_rows(name, [&](int64_t row, int64_t count, const float* values) {
+      weights.set_rows(first_row + row, count, values);
+    });
+  }
+
+  /// The same, of one expert's matrix.
+  void expert_matrix(const std::string& name, int64_t expert, int64_t first_row,
+                     ExpertWeights& weights) {
+    for_each_rows(name, [&](int64_t row, int64_t count, const float* values) {
+      weights.set_rows(expert, first_row + row, count, values);
+    });
+  }
+
+ private:
+  /// Calls body(first_row, num_rows, values) for all rows, by all threads.
+  template <typename Body>
+  void for_each_rows(const std::string& name, Body body) {
     const ModelTensor& tensor = file_.tensor(name);
     const int64_t rows = tensor.shape[0];
     const int64_t columns = tensor.shape[1];
@@ -74,12 +91,11 @@ class Loader {
       const int64_t count = std::min(kRowsPerTask, rows - first);
       std::vector<float> values(static_cast<size_t>(count * columns));
       file_.read_rows(tensor, first, count, values);
-      weights.set_rows(first_row + first, count, values.data());
+      body(first, count, values.data());
     });
     advance(tensor);
   }
 
- private:
   static int64_t bytes_of(const ModelTensor& tensor) {
     return static_cast<int64_t>(tensor.bytes.size());
   }
@@ -111,7 +127,32 @@ Tensor fused_bias(Loader& loader, const std::string& prefix, int64_t size) {
   return loader.on_device(std::move(fused));
 }
 
+void load_experts(Loader& loader, const std::string& prefix, const ModelConfig& config, DType dtype,
+                  Device device, LayerWeights& layer) {
+  layer.router = loader.packed(dtype, config.num_experts, config.model_dim);
+  loader.matrix(prefix + "router", 0, layer.router);
+  layer.experts_gate_up =
+      ExpertWeights(dtype, config.num_experts, 2 * config.expert_dim, config.model_dim, device);
+  layer.experts_down =
+      ExpertWeights(dtype, config.num_experts, config.model_dim, config.expert_dim, device);
+  for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+    const std::string of_expert = fmt::format("{}experts.{}.", prefix, expert);
+    loader.expert_matrix(of_expert + "gate", expert, 0, layer.experts_gate_up);
+    loader.expert_matrix(of_expert + "up", expert, config.expert_dim, layer.experts_gate_up);
+    loader.expert_matrix(of_expert + "down", expert, 0, layer.experts_down);
+  }
+}
+
 }  // namespace
+
+void quantize_matrices(LayerWeights& layer, const Context& context) {
+  for (PackedWeights* matrix : {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down}) {
+    if (!matrix->empty()) *matrix = matrix->quantized(context);
+  }
+  for (ExpertWeights* experts : {&layer.experts_gate_up, &layer.experts_down}) {
+    if (!experts->empty()) *experts = experts->quantized(context);
+  }
+}
 
 int64_t Weights::size_bytes() const {
   int64_t bytes = output.size_bytes() + output_norm.size_bytes() + token_table.size_bytes();
@@ -173,16 +214,17 @@ Weights load_weights(ModelFile file, DType dtype, DType layer_dtype, const Conte
     loader.matrix(prefix + "o", 0, layer.attention_out);
     layer.post_attention_norm = loader.vector(prefix + "post_attention_norm");
     layer.mlp_norm = loader.vector(prefix + "mlp_norm");
-    layer.gate_up = loader.packed(dtype, 2 * config.mlp_dim, config.model_dim);
-    loader.matrix(prefix + "gate", 0, layer.gate_up);
-    loader.matrix(prefix + "up", config.mlp_dim, layer.gate_up);
-    layer.down = loader.packed(dtype, config.model_dim, config.mlp_dim);
-    loader.matrix(prefix + "down", 0, layer.down);
-    layer.post_mlp_norm = loader.vector(prefix + "post_mlp_norm");
-    if (layer_dtype == dtype) continue;
-    for (PackedWeights* matrix : {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down}) {
-      *matrix = matrix->quantized(context);
+    if (config.num_experts > 0) {
+      load_experts(loader, prefix, config, dtype, context.device, layer);
+    } else {
+      layer.gate_up = loader.packed(dtype, 2 * config.mlp_dim, config.model_dim);
+      loader.matrix(prefix + "gate", 0, layer.gate_up);
+      loader.matrix(prefix + "up", config.mlp_dim, layer.gate_up);
+      layer.down = loader.packed(dtype, config.model_dim, config.mlp_dim);
+      loader.matrix(prefix + "down", 0, layer.down);
     }
+    layer.post_mlp_norm = loader.vector(prefix + "post_mlp_norm");
+    if (layer_dtype != dtype) quantize_matrices(layer, context);
   }
   weights.output_norm = loader.vector("output_norm");
   weights.output = loader.packed(dtype, config.vocab_size, config.model_dim);

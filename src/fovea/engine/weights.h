@@ -45,6 +45,9 @@ struct Weights {
   int64_t size_bytes() const;
 };
 
+/// Turns the matrices of a layer on a GPU into f8e4m3, but for the router.
+void quantize_matrices(LayerWeights& layer, const Context& context);
+
 /// Bytes that load_weights() will hold.
 int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
                               Device device);

@@ -11,13 +11,13 @@ namespace {
 
 Architecture find_architecture(const Gguf& gguf) {
   const std::string_view name = gguf.get_string("general.architecture");
-  for (const auto architecture :
-       {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kGemma3}) {
+  for (const auto architecture : {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3,
+                                  Architecture::kQwen3Moe, Architecture::kGemma3}) {
     if (name == architecture_name(architecture)) return architecture;
   }
   fail(ErrorCode::kUnsupported,
-       "'{}': architecture '{}' is not supported (llama, qwen2, qwen3 and gemma3 are)", gguf.name(),
-       shown(name));
+       "'{}': architecture '{}' is not supported (llama, qwen2, qwen3, qwen3moe and gemma3 are)",
+       gguf.name(), shown(name));
 }
 
 std::optional<int32_t> find_token_id(const Gguf& gguf, std::string_view key) {
@@ -100,8 +100,18 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
            gguf.name(), key, value, config.head_dim);
     }
   }
-  if (gguf.find_int(prefix + "expert_count").value_or(0) != 0) {
-    fail(ErrorCode::kUnsupported, "'{}': mixtures of experts are not supported", gguf.name());
+  if (config.architecture == Architecture::kQwen3Moe) {
+    config.num_experts = gguf.get_int(prefix + "expert_count");
+    config.experts_per_token = gguf.get_int(prefix + "expert_used_count");
+    config.expert_dim = gguf.get_int(prefix + "expert_feed_forward_length");
+    config.normalise_experts = true;  // the format has no key
+    if (config.num_experts == 0) {
+      fail(ErrorCode::kInvalidFile, "'{}': {}expert_count must be at least 1, is 0", gguf.name(),
+           prefix);
+    }
+  } else if (gguf.find_int(prefix + "expert_count").value_or(0) != 0) {
+    fail(ErrorCode::kUnsupported, "'{}': mixtures of experts are not supported in {}", gguf.name(),
+         architecture_name(config.architecture));
   }
 
   const auto tokens = gguf.find_strings("tokenizer.ggml.tokens");
@@ -126,8 +136,9 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
   if (config.architecture == Architecture::kGemma3) read_gemma3(gguf, prefix, config);
 
   config.qkv_bias = gguf.find_tensor("blk.0.attn_q.bias") != nullptr;
-  config.qk_norm =
-      config.architecture == Architecture::kQwen3 || config.architecture == Architecture::kGemma3;
+  config.qk_norm = config.architecture == Architecture::kQwen3 ||
+                   config.architecture == Architecture::kQwen3Moe ||
+                   config.architecture == Architecture::kGemma3;
   config.tied_embeddings = gguf.find_tensor("output.weight") == nullptr;
   check_config(config, gguf.name());
   return config;

@@ -25,11 +25,12 @@ Architecture find_architecture(const JsonObject& object) {
   if (*type == "llama" || *type == "mistral") return Architecture::kLlama;
   if (*type == "qwen2") return Architecture::kQwen2;
   if (*type == "qwen3") return Architecture::kQwen3;
+  if (*type == "qwen3_moe") return Architecture::kQwen3Moe;
   if (*type == "gemma3_text") return Architecture::kGemma3;
-  fail(
-      ErrorCode::kUnsupported,
-      "'{}': architecture '{}' is not supported (llama, mistral, qwen2, qwen3 and gemma3_text are)",
-      object.name(), shown(*type));
+  fail(ErrorCode::kUnsupported,
+       "'{}': architecture '{}' is not supported (llama, mistral, qwen2, qwen3, qwen3_moe and "
+       "gemma3_text are)",
+       object.name(), shown(*type));
 }
 
 Activation find_activation(const JsonObject& object, const ModelConfig& config) {
@@ -110,6 +111,7 @@ void read_rope(const JsonObject& object, ModelConfig& config) {
 void read_local_layers(const JsonObject& object, ModelConfig& config) {
   const bool qwen =
       config.architecture == Architecture::kQwen2 ||
+      config.architecture == Architecture::kQwen3Moe ||
       config.architecture == Architecture::kQwen3;  // its window is off unless asked for
   if (!object.find_bool("use_sliding_window").value_or(!qwen)) return;
   config.sliding_window = object.find_int("sliding_window").value_or(0);
@@ -146,6 +148,22 @@ void read_local_layers(const JsonObject& object, ModelConfig& config) {
   }
 }
 
+void read_experts(const JsonObject& object, ModelConfig& config) {
+  const auto newer = object.find_int("num_local_experts");
+  config.num_experts = newer ? *newer : object.get_int("num_experts");
+  config.experts_per_token = object.get_int("num_experts_per_tok");
+  config.expert_dim = object.get_int("moe_intermediate_size");
+  config.normalise_experts = object.find_bool("norm_topk_prob").value_or(false);
+  if (config.num_experts == 0) {
+    fail(ErrorCode::kInvalidFile, "'{}': 'num_experts' must be at least 1, is 0", object.name());
+  }
+  const json* plain_layers = object.find("mlp_only_layers");
+  const bool all_mixed = plain_layers == nullptr || *plain_layers == json::array();
+  if (!all_mixed || object.find_int("decoder_sparse_step").value_or(1) != 1) {
+    fail_unsupported(object, "a mixture of experts in some layers only");
+  }
+}
+
 void refuse_what_we_do_not_run(const JsonObject& object, const ModelConfig& config) {
   if (object.find("quantization_config") != nullptr) {
     const JsonObject quantization(*object.find("quantization_config"), object.name());
@@ -176,6 +194,8 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   ModelConfig config;
   config.architecture = find_architecture(object);
   const bool gemma = config.architecture == Architecture::kGemma3;
+  const bool has_qk_norm = gemma || config.architecture == Architecture::kQwen3 ||
+                           config.architecture == Architecture::kQwen3Moe;
   config.num_layers = object.get_int("num_hidden_layers");
   config.model_dim = object.get_int("hidden_size");
   config.num_q_heads = object.get_int("num_attention_heads");
@@ -187,7 +207,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   if (const auto head_dim = object.find_int("head_dim")) {
     config.head_dim = *head_dim;
   } else {
-    if (gemma || config.architecture == Architecture::kQwen3) {  // their default is no division
+    if (gemma || has_qk_norm) {  // their default is no division
       fail(ErrorCode::kInvalidFile, "'{}': 'head_dim' is missing", name);
     }
     if (config.num_q_heads < 1 || config.model_dim % config.num_q_heads != 0) {
@@ -196,6 +216,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
     }
     config.head_dim = config.model_dim / config.num_q_heads;
   }
+  if (config.architecture == Architecture::kQwen3Moe) read_experts(object, config);
   check_sizes(config, name);
 
   refuse_what_we_do_not_run(object, config);
@@ -208,7 +229,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   if (gemma) config.embedding_scale = std::sqrt(static_cast<double>(config.model_dim));
   config.post_norms = gemma;
   config.qkv_bias = config.architecture == Architecture::kQwen2;
-  config.qk_norm = gemma || config.architecture == Architecture::kQwen3;
+  config.qk_norm = has_qk_norm;
   config.tied_embeddings = object.find_bool("tie_word_embeddings").value_or(gemma);
 
   const std::vector<int32_t> bos_ids = find_token_ids(object, "bos_token_id");

@@ -30,6 +30,8 @@ std::string_view architecture_name(Architecture architecture) {
       return "qwen2";
     case Architecture::kQwen3:
       return "qwen3";
+    case Architecture::kQwen3Moe:
+      return "qwen3moe";
     case Architecture::kGemma3:
       return "gemma3";
   }

@@ -12,13 +12,14 @@
 namespace fovea {
 
 enum class Architecture {
-  kLlama,   // Llama, SmolLM2, Mistral
-  kQwen2,   // q/k/v bias
-  kQwen3,   // RMSNorm of each q and k head
-  kGemma3,  // q/k norm, norms on both sides of attention and mlp, local and global layers
+  kLlama,     // Llama, SmolLM2, Mistral
+  kQwen2,     // q/k/v bias
+  kQwen3,     // RMSNorm of each q and k head
+  kQwen3Moe,  // the same with a mixture of experts in every layer
+  kGemma3,    // q/k norm, norms on both sides of attention and mlp, local and global layers
 };
 
-/// "llama", "qwen2", "qwen3", "gemma3".
+/// "llama", "qwen2", "qwen3", "qwen3moe", "gemma3": what GGUF files say.
 std::string_view architecture_name(Architecture architecture);
 
 enum class Activation { kSilu, kGeluTanh };

@@ -118,13 +118,15 @@ void ModelFile::bind_tensors() {
   const FileFormat format = gguf_ ? FileFormat::kGguf : FileFormat::kSafetensors;
   for (ExpectedTensor& expected : expected_tensors(config_, format)) {
     const FileTensor* found = find_file_tensor(expected.file_name);
+    std::vector<int64_t> file_shape = expected.shape;
+    if (expected.num_parts > 1) file_shape.insert(file_shape.begin(), expected.num_parts);
     if (found == nullptr) {
       fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' of shape {} is missing", name_,
-           expected.file_name, shape_text(expected.shape));
+           expected.file_name, shape_text(file_shape));
     }
-    if (found->shape != expected.shape) {
+    if (found->shape != file_shape) {
       fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' must have shape {}, has {}", name_,
-           expected.file_name, shape_text(expected.shape), shape_text(found->shape));
+           expected.file_name, shape_text(file_shape), shape_text(found->shape));
     }
     const bool is_vector = expected.shape.size() == 1;
     if (!can_dequantize(found->type) || (is_vector && pack_elements(found->type) != 1)) {
@@ -136,7 +138,9 @@ void ModelFile::bind_tensors() {
     tensor.file_name = expected.file_name;
     tensor.type = found->type;
     tensor.shape = expected.shape;
-    tensor.bytes = found->bytes;
+    const size_t part_bytes = found->bytes.size() / static_cast<size_t>(expected.num_parts);
+    tensor.bytes =
+        found->bytes.subspan(static_cast<size_t>(expected.part) * part_bytes, part_bytes);
     if (gguf_ && config_.architecture == Architecture::kLlama) {
       tensor.interleaved_heads = expected.rope_heads;
     }

@@ -34,7 +34,8 @@ struct ModelTensor {
 /// Names: token_embedding [vocab, model_dim], output_norm, output (absent when tied), and per layer
 /// N `layers.N.` + attention_norm, q [num_q_heads x head_dim, model_dim], k, v, o, q_bias, k_bias,
 /// v_bias (Qwen2), q_norm, k_norm (Qwen3, Gemma 3), post_attention_norm, post_mlp_norm (Gemma 3),
-/// mlp_norm, gate, up, down.
+/// mlp_norm, gate, up, down; with experts, in place of these three, router and for each expert E
+/// experts.E. + gate, up, down.
 ///
 /// Conventions, whatever the file: rows of q and k pair (i, i + head_dim / 2) for RoPE (GGUF files
 /// of Llama store them interleaved; reading puts the rows back); norms multiply by the weight as

@@ -39,6 +39,12 @@ constexpr Names kGemmaMlpNorm = {"mlp_norm", "ffn_norm.weight", "pre_feedforward
 constexpr Names kPostMlpNorm = {"post_mlp_norm", "post_ffw_norm.weight",
                                 "post_feedforward_layernorm.weight"};
 
+// GGUF has the matrices of all experts in one tensor.
+constexpr Names kRouter = {"router", "ffn_gate_inp.weight", "mlp.gate.weight"};
+constexpr Names kExpertGate = {"gate", "ffn_gate_exps.weight", "gate_proj.weight"};
+constexpr Names kExpertUp = {"up", "ffn_up_exps.weight", "up_proj.weight"};
+constexpr Names kExpertDown = {"down", "ffn_down_exps.weight", "down_proj.weight"};
+
 class Collector {
  public:
   explicit Collector(FileFormat format) : gguf_(format == FileFormat::kGguf) {}
@@ -52,6 +58,18 @@ class Collector {
     return tensor;
   }
   void add_norm(const Names& names, int64_t size) { add(names, {size}).is_norm = true; }
+  void add_expert(const Names& names, int64_t expert, int64_t num_experts,
+                  std::vector<int64_t> shape) {
+    ExpectedTensor& tensor = tensors.emplace_back();
+    tensor.name = fmt::format("{}experts.{}.{}", ours_prefix_, expert, names.ours);
+    tensor.file_name =
+        gguf_ ? file_prefix_ + names.gguf
+              : fmt::format("{}mlp.experts.{}.{}", file_prefix_, expert, names.safetensors);
+    tensor.shape = std::move(shape);
+    if (!gguf_) return;
+    tensor.part = expert;
+    tensor.num_parts = num_experts;
+  }
   void enter_layer(int64_t layer) {
     ours_prefix_ = fmt::format("layers.{}.", layer);
     file_prefix_ = gguf_ ? fmt::format("blk.{}.", layer) : fmt::format("model.layers.{}.", layer);
@@ -97,6 +115,15 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileForm
       all.add_norm(kPostMlpNorm, model_dim);
     } else {
       all.add_norm(kMlpNorm, model_dim);
+    }
+    if (config.num_experts > 0) {
+      all.add(kRouter, {config.num_experts, model_dim});
+      for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+        all.add_expert(kExpertGate, expert, config.num_experts, {config.expert_dim, model_dim});
+        all.add_expert(kExpertUp, expert, config.num_experts, {config.expert_dim, model_dim});
+        all.add_expert(kExpertDown, expert, config.num_experts, {model_dim, config.expert_dim});
+      }
+      continue;
     }
     all.add(kGate, {config.mlp_dim, model_dim});
     all.add(kUp, {config.mlp_dim, model_dim});

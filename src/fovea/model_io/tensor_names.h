@@ -16,6 +16,9 @@ struct ExpectedTensor {
   std::vector<int64_t> shape;
   bool is_norm = false;
   int64_t rope_heads = 0;  // q and k: heads whose rows RoPE pairs up
+  /// Where the file has several tensors of `shape` in one, along an axis before the others, which
+  /// of them this is.
+  int64_t part = 0, num_parts = 1;
 };
 
 enum class FileFormat { kGguf, kSafetensors };

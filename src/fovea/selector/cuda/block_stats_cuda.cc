@@ -1,7 +1,7 @@
 #include "fovea/selector/cuda/block_stats_cuda.h"
 
-#include "fovea/tensor/cuda/device.h"
 #include "fovea/base/error.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace fovea {
 namespace cuda {

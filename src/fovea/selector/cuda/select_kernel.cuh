@@ -12,9 +12,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/select_loader.cuh"
 #include "fovea/selector/cuda/select_scorer.cuh"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "fovea/tensor/cuda/check.h"
 #include "fovea/selector/cuda/select_launch.h"
+#include "fovea/tensor/cuda/check.h"
 
 namespace fovea::cuda {
 namespace {
