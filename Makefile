@@ -12,7 +12,7 @@ help:
 	@echo "make bench   attention and selection kernels against this machine's own GEMM and copy rates"
 	@echo "make asan    the tests again under AddressSanitizer and UBSan"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
-	@echo "make cuda    build the Hopper kernels and their tests (needs the CUDA 13 toolkit, no GPU)"
+	@echo "make cuda    build fovea with the Hopper kernels, and their tests (needs the CUDA 13 toolkit, no GPU)"
 	@echo "make format  clang-format everything; make tidy  clang-tidy everything"
 
 run: build
@@ -46,8 +46,9 @@ fuzz:
 cuda:
 	scripts/install.sh build
 	cmake --preset cuda
-	cmake --build build/cuda -j $(JOBS) --target attention_cuda_test selector_cuda_test fovea_cuda_capi
-	ctest --test-dir build/cuda --output-on-failure -R '[Cc]uda|[Pp]tx|[Ss]wizzle'
+	cmake --build build/cuda -j $(JOBS) --target fovea fovea_cuda_capi tensor_test \
+	  attention_cuda_test selector_cuda_test ops_cuda_test engine_gpu_test
+	ctest --test-dir build/cuda --output-on-failure -R '[Cc]uda|[Pp]tx|[Ss]wizzle|Gpu' -E _NOT_BUILT
 
 format:
 	scripts/install.sh build lint

@@ -11,6 +11,7 @@
 #include "fovea/base/error.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/ops/sampling.h"
+#include "fovea/tensor/device_memory.h"
 #include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::cli {
@@ -108,7 +109,7 @@ class LengthBench {
     const auto start = Clock::now();
     argmax(session.prefill(tokens, prefill_));
     row.ttft_ms.push_back(milliseconds_since(start));
-    row.peak_memory_bytes = std::max(row.peak_memory_bytes, peak_memory_bytes());
+    row.peak_memory_bytes = std::max(row.peak_memory_bytes, memory_in_use());
     row.reports.push_back(session.report());
     row.density.push_back(session.report().density());
   }
@@ -126,6 +127,14 @@ class LengthBench {
   }
 
  private:
+  /// The process's peak since its last reset; of a GPU, which keeps what it was given, all in use.
+  int64_t memory_in_use() const {
+    const Device device = model_.context().device;
+    if (device.type == DeviceType::kCpu) return peak_memory_bytes();
+    const DeviceMemory memory = device_memory(device);
+    return memory.total_bytes - memory.free_bytes;
+  }
+
   std::vector<int32_t> prompt(int64_t index, int64_t length) const {
     const bool bos = model_.tokenizer().add_bos() && model_.config().bos_id.has_value();
     const int64_t count = length - (bos ? 1 : 0);

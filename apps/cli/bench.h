@@ -42,7 +42,7 @@ struct BenchRow {
   double decode_density = 1;           // of these steps
   std::optional<Agreement> agreement;  // empty without dense beside it
   std::optional<Agreement> decode_agreement;  // of these steps, on the tokens that dense chose
-  int64_t peak_memory_bytes = 0;              // of the process, weights included
+  int64_t peak_memory_bytes = 0;              // of the process, or in use on the GPU; with weights
 };
 
 /// KL and top-1 of logits [num_rows, vocab_size] against dense's.

@@ -60,7 +60,7 @@ struct WorkDone {
   int64_t matmul_flops = 0;     // a multiply-add is two; projections, MLPs, LM head
   int64_t attention_flops = 0;  // q k^T and the weighted sum, over the (query, key) pairs kept
   int64_t weight_bytes = 0;     // matrices as they lie in memory, once a step
-  int64_t kv_bytes = 0;         // K and V within reach of some query, once a call of attention
+  int64_t kv_bytes = 0;         // K and V within reach of some query, once a layer and step
 };
 
 struct PrefillReport {
