@@ -53,13 +53,6 @@ struct Consumer {
   }
 };
 
-struct StorePlain {
-  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
-                               const float (&sums)[128]) {
-    store_bf16<256>(p, tile, warpgroup, [&](int at) { return float2{sums[at], sums[at + 1]}; });
-  }
-};
-
 template <GateFunction kFunction>
 struct StoreGated {
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
@@ -74,7 +67,7 @@ struct StoreGated {
 }  // namespace
 
 void launch_grouped_bf16(const GroupedLaunch& launch) {
-  launch_grouped_kernel<Consumer<StorePlain>>(launch);
+  launch_grouped_kernel<Consumer<StoreBf16>>(launch);
 }
 
 void launch_grouped_bf16_gated(const GroupedLaunch& launch, GateFunction function) {

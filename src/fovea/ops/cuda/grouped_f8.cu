@@ -94,13 +94,6 @@ struct Consumer {
   }
 };
 
-struct StoreBf16 {
-  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
-                               const float (&sums)[128]) {
-    store_bf16<256>(p, tile, warpgroup, [&](int at) { return float2{sums[at], sums[at + 1]}; });
-  }
-};
-
 template <bool kAdd>
 struct StoreF32 {
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,

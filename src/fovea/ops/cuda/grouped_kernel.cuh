@@ -146,6 +146,14 @@ __device__ inline void store_bf16(const GroupedParams& p, const Tile& tile, int 
   }
 }
 
+/// A consumer's Store: the sums as they are.
+struct StoreBf16 {
+  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
+                               const float (&sums)[128]) {
+    store_bf16<256>(p, tile, warpgroup, [&](int at) { return float2{sums[at], sums[at + 1]}; });
+  }
+};
+
 /// `Consumer::consume(params, ring, warpgroup)` multiplies and stores.
 template <typename Consumer>
 __global__ __launch_bounds__(kGroupedThreads,
