@@ -150,20 +150,7 @@ void expect_like_reference(const AttentionCase& shape, DType dtype) {
   mirror.run(backend);
   reference_attention_backend().run(data.params(), {});
   EXPECT_EQ(row_difference(mirror.out(), data.out(), shape.head_dim, dtype), "");
-  const std::vector<float> expected = data.lse();
-  ASSERT_EQ(mirror.lse().size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::isnan(expected[i])) {
-      EXPECT_TRUE(std::isnan(mirror.lse()[i])) << "lse " << i << ": " << mirror.lse()[i];
-    } else if (std::isinf(expected[i])) {
-      EXPECT_EQ(mirror.lse()[i], expected[i]) << "lse " << i;
-    } else {
-      EXPECT_NEAR(mirror.lse()[i], expected[i],
-                  cases::kLseTolerance * std::max(1.f, std::abs(expected[i])))
-          << "lse " << i;
-    }
-    if (testing::Test::HasFailure()) break;
-  }
+  cases::expect_lse(mirror.lse(), data.lse(), cases::kLseTolerance);
   EXPECT_TRUE(mirror.is_untouched());
 }
 

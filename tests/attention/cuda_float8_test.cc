@@ -110,19 +110,7 @@ void expect_like_reference(const AttentionCase& shape, Scales scales) {
         << "row " << at / 128;
     if (testing::Test::HasFailure()) break;
   }
-  const std::vector<float> lse = codes.lse();
-  for (size_t i = 0; i < lse.size(); ++i) {
-    if (std::isnan(lse[i])) {
-      EXPECT_TRUE(std::isnan(mirror.lse()[i])) << "lse " << i;
-    } else if (std::isinf(lse[i])) {
-      EXPECT_EQ(mirror.lse()[i], lse[i]) << "lse " << i;
-    } else {
-      EXPECT_NEAR(mirror.lse()[i], lse[i],
-                  cases::kFloat8LseTolerance * std::max(1.f, std::abs(lse[i])))
-          << "lse " << i;
-    }
-    if (testing::Test::HasFailure()) break;
-  }
+  cases::expect_lse(mirror.lse(), codes.lse(), cases::kFloat8LseTolerance);
   EXPECT_TRUE(mirror.is_untouched());
 }
 

@@ -3,7 +3,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -149,6 +151,22 @@ TensorView DeviceMirror::mirror_floats(const TensorView& host) {
   buffers_.push_back(DeviceBuffer::copy_of(host.as<const float>(), host.num_elements()));
   view.data = buffers_.back().as<float>();
   return view;
+}
+
+void expect_lse(const std::vector<float>& actual, const std::vector<float>& expected,
+                double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      EXPECT_TRUE(std::isnan(actual[i])) << "lse " << i << ": " << actual[i];
+    } else if (std::isinf(expected[i])) {
+      EXPECT_EQ(actual[i], expected[i]) << "lse " << i;
+    } else {
+      EXPECT_NEAR(actual[i], expected[i], tolerance * std::max(1.f, std::abs(expected[i])))
+          << "lse " << i;
+    }
+    if (testing::Test::HasFailure()) break;
+  }
 }
 
 DeviceMirror::DeviceMirror(const AttentionParams& host, DType dtype, bool is_padded)

@@ -51,6 +51,11 @@ void round_inputs(const AttentionData& data, DType dtype);
 std::string row_difference(const std::vector<float>& actual, const std::vector<float>& expected,
                            int64_t head_dim, DType dtype);
 
+/// Expects NaN and infinities where they should be, and every other lse within `tolerance` times
+/// the greater of its size and one. Stops at the first that is not.
+void expect_lse(const std::vector<float>& actual, const std::vector<float>& expected,
+                double tolerance);
+
 /// One call's tensors on the GPU, in a 16-bit type, or in f8e4m3 with results in bf16. Rows are
 /// padded (16 bytes, and one head more, of NaN) where `is_padded`; a guard of poison lies around
 /// every output.
