@@ -1,6 +1,7 @@
 #include "apps/cli/eval_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,14 +19,16 @@
 #include "apps/cli/text_io.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/model_io/model_config.h"
-#include "fovea/quality/evaluate.h"
+#include "fovea/quality/answer.h"
+#include "fovea/quality/rate.h"
+#include "fovea/quality/task.h"
 #include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::cli {
 namespace {
 
-using quality::NeedleTaskKind;
 using quality::Rate;
+using quality::Task;
 
 struct EvalOptions {
   ModelArguments model;
@@ -53,30 +56,26 @@ struct Row {
 };
 
 // Prompts of each kind, the same for every attention.
-std::vector<std::vector<quality::NeedleTask>> make_tasks(const Model& model,
-                                                         const EvalOptions& options, int64_t length,
-                                                         const std::vector<NeedleTaskKind>& kinds,
-                                                         const std::string& text) {
-  const Tokenizer& tokenizer = model.tokenizer();
-  const auto encode = [&](std::string_view part) {
-    return tokenizer.encode(part, {.add_bos = false});
-  };
-  const std::vector<int32_t> filler = encode(text);
-  const std::vector<std::string> names = quality::needle_names(text, encode);
-  std::vector<std::vector<quality::NeedleTask>> tasks(kinds.size());
+std::vector<std::vector<Task>> make_tasks(const Model& model, const EvalOptions& options,
+                                          int64_t length, const std::vector<std::string>& kinds,
+                                          const std::string& text) {
+  const quality::TaskMaker maker(text, [&](std::string_view part) {
+    return model.tokenizer().encode(part, {.add_bos = false});
+  });
+  const quality::TaskSettings settings = {
+      .length = length, .seed = options.seed, .bos_id = model.config().bos_id};
+  std::vector<std::vector<Task>> tasks(kinds.size());
   for (size_t k = 0; k < kinds.size(); ++k) {
-    const quality::NeedleSettings settings =
-        quality::needle_settings(kinds[k], length, options.seed, model.config().bos_id);
-    const int64_t num_tasks = ceil_div(options.num_questions, settings.num_questions);
+    const int64_t num_tasks =
+        ceil_div(options.num_questions, quality::questions_per_task(kinds[k]));
     for (int64_t i = 0; i < num_tasks; ++i) {
-      tasks[k].push_back(quality::make_needle_task(settings, i, num_tasks, filler, names, encode));
+      tasks[k].push_back(maker.make(kinds[k], settings, i, num_tasks));
     }
   }
   return tasks;
 }
 
-Cell run_cell(Session& session, const std::vector<quality::NeedleTask>& tasks,
-              const std::string& label) {
+Cell run_cell(Session& session, const std::vector<Task>& tasks, const std::string& label) {
   Cell cell;
   ProgressBar bar;
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -87,8 +86,8 @@ Cell run_cell(Session& session, const std::vector<quality::NeedleTask>& tasks,
                  static_cast<int64_t>(tasks.size()) * 1000);
     };
     const quality::TaskOutcome outcome = answer_task(session, tasks[i], prefill);
-    cell.rate.total += static_cast<int64_t>(outcome.right.size());
-    cell.rate.right += std::count(outcome.right.begin(), outcome.right.end(), true);
+    cell.rate.total += static_cast<int64_t>(outcome.scores.size());
+    cell.rate.right += std::count(outcome.scores.begin(), outcome.scores.end(), 1.0);
     cell.density.push_back(outcome.report.density());
     cell.prefill_ms.push_back(outcome.report.times.total_ms);
   }
@@ -99,10 +98,10 @@ std::string rate_text(const Rate& rate) {
   return fmt::format("{:.2f} ({:.2f}-{:.2f})", rate.value(), rate.low(), rate.high());
 }
 
-void print_rows(const std::vector<Row>& rows, const std::vector<NeedleTaskKind>& kinds) {
+void print_rows(const std::vector<Row>& rows, const std::vector<std::string>& kinds) {
   std::vector<std::string> header = {"attention"};
-  for (const NeedleTaskKind kind : kinds) {
-    header.push_back(fmt::format("{} (95 %)", task_kind_name(kind)));
+  for (const std::string& kind : kinds) {
+    header.push_back(fmt::format("{} (95 %)", kind));
   }
   header.insert(header.end(), {"density", "prefill"});
   Table table(header);
@@ -126,13 +125,13 @@ void print_rows(const std::vector<Row>& rows, const std::vector<NeedleTaskKind>&
   fmt::print("{}", table.to_string());
 }
 
-nlohmann::json rows_json(const std::vector<Row>& rows, const std::vector<NeedleTaskKind>& kinds) {
+nlohmann::json rows_json(const std::vector<Row>& rows, const std::vector<std::string>& kinds) {
   nlohmann::json json = nlohmann::json::array();
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.cells.size(); ++i) {
       const Cell& cell = row.cells[i];
       json.push_back({{"attention", row.attention},
-                      {"task", task_kind_name(kinds[i])},
+                      {"task", kinds[i]},
                       {"num_right", cell.rate.right},
                       {"num_questions", cell.rate.total},
                       {"rate", cell.rate.value()},
@@ -148,7 +147,7 @@ nlohmann::json rows_json(const std::vector<Row>& rows, const std::vector<NeedleT
 // Fills rows until all is done or Ctrl-C; what is there by then is whole.
 std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalOptions& options,
                           int64_t length, const std::vector<std::string>& attentions,
-                          const std::vector<NeedleTaskKind>& kinds, const std::string& text) {
+                          const std::vector<std::string>& kinds, const std::string& text) {
   const auto tasks = make_tasks(*model, options, length, kinds, text);
   std::vector<Row> rows;
   try {
@@ -159,7 +158,7 @@ std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalO
       Session session(model, session_options);
       rows.push_back({name, {}});
       for (size_t i = 0; i < kinds.size(); ++i) {
-        const std::string label = fmt::format("{}, {}", name, task_kind_name(kinds[i]));
+        const std::string label = fmt::format("{}, {}", name, kinds[i]);
         rows.back().cells.push_back(run_cell(session, tasks[i], label));
       }
     }
@@ -169,19 +168,21 @@ std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalO
   return rows;
 }
 
-std::vector<NeedleTaskKind> parse_tasks(const std::string& text) {
-  std::vector<NeedleTaskKind> kinds;
+std::vector<std::string> parse_tasks(const std::string& text) {
+  std::vector<std::string> kinds;
   for (const std::string& name : split_list(text, "--tasks")) {
-    kinds.push_back(quality::parse_task_kind(name));
+    quality::task_description(name);  // refuses what it does not know
+    kinds.push_back(name);
   }
-  check_argument(!kinds.empty(), "--tasks names no task, known are single, lookalike, eight");
+  check_argument(!kinds.empty(), "--tasks names no task, known are {}",
+                 fmt::join(quality::task_kinds(), ", "));
   return kinds;
 }
 
 void eval(const EvalOptions& options, const CLI::App& command) {
   check_model_options(options.model);
   const int64_t length = parse_tokens(options.length, "--length");
-  const std::vector<NeedleTaskKind> kinds = parse_tasks(options.tasks);
+  const std::vector<std::string> kinds = parse_tasks(options.tasks);
   const std::vector<std::string> attentions = parse_attention_list(options.attention);
   check_selection_options(command, attentions);
   for (const std::string& name : attentions) attention_settings(name, options.knobs);
@@ -219,6 +220,15 @@ void eval(const EvalOptions& options, const CLI::App& command) {
   if (interrupted()) throw Interrupted("the table above is not complete");
 }
 
+std::string task_help() {
+  std::string help;
+  for (const std::string& kind : quality::task_kinds()) {
+    help +=
+        fmt::format("{}{}: {}", help.empty() ? "" : "; ", kind, quality::task_description(kind));
+  }
+  return help;
+}
+
 }  // namespace
 
 void add_eval_command(CLI::App& app) {
@@ -229,10 +239,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("-f,--file", options->file, "Text to hide the facts in; - is standard input")
       ->required()
       ->type_name("FILE");
-  command
-      ->add_option("--tasks", options->tasks,
-                   "single: one fact; lookalike: one question among facts of the same form; eight: "
-                   "eight questions among them")
+  command->add_option("--tasks", options->tasks, task_help())
       ->capture_default_str()
       ->type_name("NAME,NAME,...");
   command->add_option("--length", options->length, "Tokens of a prompt")

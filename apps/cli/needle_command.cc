@@ -27,7 +27,7 @@
 namespace fovea::cli {
 namespace {
 
-using quality::NeedleTask;
+using quality::Task;
 
 struct NeedleOptions {
   ModelArguments model;
@@ -51,7 +51,7 @@ struct NeedleResult {
 };
 
 struct DocumentResult {
-  NeedleTask task;
+  Task task;
   std::vector<NeedleResult> results;  // one an attention, in order
 };
 
@@ -67,7 +67,7 @@ std::string first_sentence(std::string text) {
   return text.substr(0, text.find_first_of(".\n"));
 }
 
-NeedleResult ask(Session& session, const NeedleTask& task, const std::string& attention) {
+NeedleResult ask(Session& session, const Task& task, const std::string& attention) {
   GenerateOptions options;
   options.max_new_tokens = 10;  // a blank, five digits and the full stop, with room to be wrong
   options.prefill.cancel = &interrupt_flag();
@@ -80,7 +80,7 @@ NeedleResult ask(Session& session, const NeedleTask& task, const std::string& at
   const GenerateResult answer = generate(session, task.prompt(), options);
   if (answer.stop == StopReason::kCancelled) throw Cancelled();
   return {attention, first_sentence(answer.text),
-          quality::is_needle_answer(answer.text, task.questions.back().answer), answer.ttft_ms,
+          quality::is_needle_answer(answer.text, task.questions.back().answers[0]), answer.ttft_ms,
           answer.prefill};
 }
 
@@ -188,7 +188,7 @@ std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& m
     DocumentResult document;
     document.task =
         quality::make_needle_task(settings, i, options.num_documents, filler, names, encode);
-    const quality::NeedleQuestion& question = document.task.questions.back();
+    const quality::Question& question = document.task.questions.back();
     if (!options.json) {
       fmt::print("document {} of {}: {} tokens, at {:.0f} % of them \"{}\"\n", i + 1,
                  options.num_documents, document.task.prompt().size(), question.depth * 100,

@@ -59,29 +59,28 @@ bool ends_with(std::span<const int32_t> tokens, const std::vector<int32_t>& end)
 TEST(NeedleTask, HasTheLengthTheFactOnceAndTheQuestionLast) {
   const auto filler = filler_tokens(5000);
   for (int64_t index = 0; index < 8; ++index) {
-    const NeedleTask task =
+    const Task task =
         make_needle_task({.length = 1000, .bos_id = 7}, index, 8, filler, kNames, encode);
     ASSERT_EQ(task.questions.size(), 1u);
-    const NeedleQuestion& question = task.questions[0];
+    const Question& question = task.questions[0];
     EXPECT_EQ(task.tokens.size(), 1000u);
     EXPECT_EQ(task.tokens.front(), 7);
     EXPECT_EQ(occurrences(task.tokens, encode(question.fact)), 1);
     EXPECT_TRUE(ends_with(task.prompt(), encode(question.text + " ")));
-    EXPECT_TRUE(ends_with(task.tokens, encode(question.text + " " + question.answer)));
-    EXPECT_THAT(question.fact, HasSubstr(question.answer));
-    EXPECT_EQ(question.answer.size(), 5u);
+    EXPECT_TRUE(ends_with(task.tokens, encode(question.text + " " + question.answers[0])));
+    EXPECT_THAT(question.fact, HasSubstr(question.answers[0]));
+    EXPECT_EQ(question.answers[0].size(), 5u);
     EXPECT_GE(question.depth, 0.97 * static_cast<double>(index) / 8);
     EXPECT_LT(question.depth, 0.97 * static_cast<double>(index + 1) / 8);
   }
 }
 
 TEST(NeedleTask, AnswersStandWhereTheQuestionsSay) {
-  const NeedleTask task =
-      make_needle_task({.length = 2000, .num_questions = 3, .num_distractors = 5}, 0, 1,
-                       filler_tokens(5000), kNames, encode);
+  const Task task = make_needle_task({.length = 2000, .num_questions = 3, .num_distractors = 5}, 0,
+                                     1, filler_tokens(5000), kNames, encode);
   ASSERT_EQ(task.questions.size(), 3u);
   EXPECT_EQ(task.tokens.size(), 2000u);
-  for (const NeedleQuestion& question : task.questions) {
+  for (const Question& question : task.questions) {
     EXPECT_EQ(occurrences(task.tokens, encode(question.fact)), 1);
     const auto at = static_cast<size_t>(question.answer_begin);
     EXPECT_TRUE(std::equal(question.answer_tokens.begin(), question.answer_tokens.end(),
@@ -91,8 +90,8 @@ TEST(NeedleTask, AnswersStandWhereTheQuestionsSay) {
 }
 
 TEST(NeedleTask, LeavesTheFillerInOrder) {
-  const NeedleTask task = make_needle_task({.length = 400, .num_distractors = 2}, 1, 2,
-                                           filler_tokens(5000), kNames, encode);
+  const Task task = make_needle_task({.length = 400, .num_distractors = 2}, 1, 2,
+                                     filler_tokens(5000), kNames, encode);
   std::vector<int32_t> kept;
   std::copy_if(task.tokens.begin(), task.tokens.end(), std::back_inserter(kept),
                [](int32_t token) { return token >= 1000; });
@@ -101,8 +100,8 @@ TEST(NeedleTask, LeavesTheFillerInOrder) {
 }
 
 TEST(NeedleTask, DistractorsHaveTheSameFormAndShareNames) {
-  const NeedleTask task = make_needle_task({.length = 1500, .num_distractors = 11}, 0, 1,
-                                           filler_tokens(2000), kNames, encode);
+  const Task task = make_needle_task({.length = 1500, .num_distractors = 11}, 0, 1,
+                                     filler_tokens(2000), kNames, encode);
   EXPECT_EQ(occurrences(task.tokens, encode(" code of")), 13);  // twelve facts and the question
   EXPECT_EQ(occurrences(task.tokens, encode(task.questions[0].fact)), 1);
   EXPECT_EQ(occurrences(task.tokens, {300}) + occurrences(task.tokens, {301}) +
@@ -112,8 +111,8 @@ TEST(NeedleTask, DistractorsHaveTheSameFormAndShareNames) {
 
 TEST(NeedleTask, DependsOnSeedAndIndexAlone) {
   const auto filler = filler_tokens(5000);
-  const NeedleTask a = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
-  const NeedleTask b = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
+  const Task a = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
+  const Task b = make_needle_task({.length = 500, .seed = 3}, 1, 4, filler, kNames, encode);
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_NE(a.tokens,
             make_needle_task({.length = 500, .seed = 3}, 2, 4, filler, kNames, encode).tokens);

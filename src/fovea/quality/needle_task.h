@@ -1,18 +1,16 @@
-// Retrieval tasks: facts hidden in a long text, and a question about one of them.
+// Retrieval tasks: facts hidden in a long text, and a question about one of them or several.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace fovea::quality {
+#include "fovea/quality/task.h"
 
-/// Text to token ids, without special tokens.
-using EncodeFunction = std::function<std::vector<int32_t>(std::string_view)>;
+namespace fovea::quality {
 
 struct NeedleSettings {
   int64_t length = 32768;                        // tokens of the whole prompt and its last answer
@@ -20,27 +18,6 @@ struct NeedleSettings {
   int64_t num_questions = 1;    // each about a fact of its own, all but the last one answered
   int64_t num_distractors = 0;  // more facts of the same form, that nobody asks about
   uint64_t seed = 1;
-};
-
-struct NeedleQuestion {
-  std::string fact;    // " The red code of apple is 12345."
-  std::string text;    // " Recall: the red code of apple is"
-  std::string answer;  // "12345"
-  double depth = 0;    // where the fact stands, 0 (beginning) ... 1 (end)
-  std::vector<int32_t> answer_tokens;
-  int64_t answer_begin = 0;  // place of answer_tokens[0] in NeedleTask::tokens
-};
-
-/// One text with facts in it, its questions at the end. tokens[0, questions.back().answer_begin) is
-/// a prompt that ends in the middle of a sentence which only the fact completes.
-struct NeedleTask {
-  std::vector<int32_t> tokens;
-  std::vector<NeedleQuestion> questions;
-
-  /// Everything before the last answer.
-  std::span<const int32_t> prompt() const {
-    return std::span(tokens).first(static_cast<size_t>(questions.back().answer_begin));
-  }
 };
 
 /// Words that `encode` makes one token of when they follow a space: names for facts to be about.
@@ -55,9 +32,9 @@ std::vector<std::string> needle_names(std::string_view text, const EncodeFunctio
 /// look-alikes. The text around them is a stretch of `filler` from a random place. Throws
 /// kInvalidArgument when `filler` is shorter than the prompt, the prompt too short for its facts,
 /// or the names too few for them.
-NeedleTask make_needle_task(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
-                            std::span<const int32_t> filler, std::span<const std::string> names,
-                            const EncodeFunction& encode);
+Task make_needle_task(const NeedleSettings& settings, int64_t index, int64_t num_tasks,
+                      std::span<const int32_t> filler, std::span<const std::string> names,
+                      const EncodeFunction& encode);
 
 /// Whether a model's continuation gives the answer: after blanks, exactly its digits and then no
 /// digit.
