@@ -136,6 +136,10 @@ TEST_P(SelectorsOnGpu, KeepAsMuchAsOnTheCpuAndAnswerAlike) {
     EXPECT_NEAR(gpu.report().forced_share(), cpu.report().forced_share(), 1e-3);
     EXPECT_LT(relative_error(got, want), 0.05);
     EXPECT_GT(gpu.report().times.selection_ms, 0);
+    // What the GPU has no kernel for was selected on the CPU, and the report says so.
+    const bool on_cpu = GetParam() == SelectorMethod::kOracle;
+    EXPECT_THAT(gpu.report().note, HasSubstr(on_cpu ? "selected on the CPU" : ""));
+    EXPECT_EQ(gpu.report().note.empty(), !on_cpu);
   }
 }
 
@@ -161,7 +165,8 @@ TEST_P(SelectorsOnGpu, ChunkSizeChangesNoSelection) {
 
 INSTANTIATE_TEST_SUITE_P(All, SelectorsOnGpu,
                          testing::Values(SelectorMethod::kRescue, SelectorMethod::kWitness,
-                                         SelectorMethod::kCentroid, SelectorMethod::kStreaming),
+                                         SelectorMethod::kCentroid, SelectorMethod::kStreaming,
+                                         SelectorMethod::kOracle),
                          [](const auto& test) {
                            return std::string(selector_method_name(test.param));
                          });

@@ -313,6 +313,7 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.kv_bytes = num_pages * cache->page_kv_bytes();
   report.stats_bytes = num_pages * cache->page_stats_bytes();
   report.selection_scratch_bytes = done.selection_scratch_bytes;
+  if (report.sparse) report.note = done.selection_note;
   report.activation_bytes = transformer->activation_bytes();
   transformer->reset_report();  // what follows is decode
 }

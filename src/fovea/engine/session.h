@@ -70,7 +70,8 @@ struct PrefillReport {
   PhaseTimes times;
   WorkDone work;
   /// Whether layers attended sparsely, and if not though asked for, why ("prompt of 900 tokens is
-  /// below the break-even length 2048").
+  /// below the break-even length 2048"), or how when that is worth a word: a GPU's blocks may have
+  /// been selected on the CPU.
   bool sparse = false;
   std::string note;
 

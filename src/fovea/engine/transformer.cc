@@ -376,6 +376,7 @@ void Transformer::count_attention(const ForwardStep& step) {
   }
   report_.selection_scratch_bytes =
       std::max(report_.selection_scratch_bytes, selection_->size_bytes());
+  report_.selection_note = selection_->note();
 }
 
 void Transformer::report_timings() {

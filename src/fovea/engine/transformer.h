@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "fovea/engine/kv_cache.h"
@@ -47,6 +48,7 @@ struct ForwardReport {
   /// Kept and causal pairs of each layer and head, [num_layers, num_q_heads]; causal 0 where dense.
   std::vector<int64_t> head_kept, head_causal;
   int64_t selection_scratch_bytes = 0;
+  std::string selection_note;  // as SelectionBuffer::note()
 };
 
 /// Holds the buffers of a step and computes it, on the model's device.

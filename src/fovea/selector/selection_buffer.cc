@@ -16,8 +16,7 @@ class CpuSelectionBuffer final : public SelectionBuffer {
   const BlockSelectionView& select(const SelectorParams& params) override {
     select_blocks(params, context_, selection_);
     view_ = selection_.view();
-    lengths_.push_back({selection_.num_q_heads, selection_.num_q_blocks, selection_.len,
-                        selection_.forced_pairs, selection_.non_finite_pairs});
+    lengths_.push_back(lengths_of(selection_));
     return view_;
   }
 
@@ -29,14 +28,22 @@ class CpuSelectionBuffer final : public SelectionBuffer {
                                 selection_.blocks.capacity() * sizeof(int32_t));
   }
 
+  const std::string& note() const override { return note_; }
+
  private:
   Context context_;
   BlockSelection selection_;
   BlockSelectionView view_;
   std::vector<SelectionLengths> lengths_;
+  const std::string note_;
 };
 
 }  // namespace
+
+SelectionLengths lengths_of(const BlockSelection& selection) {
+  return {selection.num_q_heads, selection.num_q_blocks, selection.len, selection.forced_pairs,
+          selection.non_finite_pairs};
+}
 
 std::unique_ptr<SelectionBuffer> make_selection_buffer(const Context& context) {
 #ifdef FOVEA_WITH_CUDA

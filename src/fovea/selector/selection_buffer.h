@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fovea/selector/block_selector.h"
@@ -19,16 +20,20 @@ struct SelectionLengths {
   int64_t non_finite_pairs = 0;  // as in BlockSelection
 };
 
+SelectionLengths lengths_of(const BlockSelection& selection);
+
 class SelectionBuffer {
  public:
   virtual ~SelectionBuffer() = default;
   /// Selects for one sequence; the lists are memory of the context's device and valid until the
-  /// next call. Throws as select_blocks().
+  /// next call. What a GPU has no kernel for, the CPU selects. Throws as select_blocks().
   virtual const BlockSelectionView& select(const SelectorParams& params) = 0;
   /// The lengths of every selection since the last call, in order. Waits for a GPU.
   virtual std::vector<SelectionLengths> take_lengths() = 0;
   /// Bytes of the lists.
   virtual int64_t size_bytes() const = 0;
+  /// What a user should know of how the last selection was made; mostly empty.
+  virtual const std::string& note() const = 0;
 };
 
 std::unique_ptr<SelectionBuffer> make_selection_buffer(const Context& context);

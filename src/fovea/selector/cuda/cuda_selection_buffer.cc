@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "fovea/base/error.h"
 #include "fovea/selector/cuda/cuda_selector.h"
+#include "fovea/selector/cuda/host_selection.h"
 #include "fovea/tensor/device_memory.h"
 
 namespace fovea {
@@ -12,21 +14,25 @@ namespace {
 
 class CudaSelectionBuffer final : public SelectionBuffer {
  public:
-  explicit CudaSelectionBuffer(const Context& context) : context_(context) {}
+  explicit CudaSelectionBuffer(const Context& context) : context_(context), on_host_(context) {}
 
   const BlockSelectionView& select(const SelectorParams& params) override {
     check_selector_params(params, context_);
-    if (const std::string reason = cuda_selector().why_unsupported(params, context_);
-        !reason.empty()) {
-      fail(ErrorCode::kUnsupported, "no selector backend can run {} on {}: {}: {}",
-           selector_method_name(params.settings.method), params.q.describe(),
-           cuda_selector().name(), reason);
+    if (num_taken_ == logs_.size()) logs_.emplace_back();
+    Log& log = logs_[num_taken_++];
+    const std::string reason = cuda_selector().why_unsupported(params, context_);
+    log.is_on_gpu = reason.empty();
+    if (!reason.empty()) {
+      note_ = fmt::format("blocks were selected on the CPU, which is slow: {} {}",
+                          cuda_selector().name(), reason);
+      const BlockSelectionView& view = on_host_.select(params);
+      log.on_cpu = lengths_of(on_host_.on_cpu());
+      return view;
     }
+    note_.clear();
     make_room(CudaSelector::sizes_for(params, 1.0));
     cuda_selector().run(params, context_, *selection_);
     const BlockSelectionView& view = selection_->view();
-    if (num_taken_ == logs_.size()) logs_.emplace_back();
-    Log& log = logs_[num_taken_++];
     log.num_q_heads = view.num_q_heads;
     log.num_q_blocks = view.num_q_blocks;
     const int64_t lists = view.num_q_heads * view.num_q_blocks;
@@ -41,8 +47,12 @@ class CudaSelectionBuffer final : public SelectionBuffer {
   std::vector<SelectionLengths> take_lengths() override {
     std::vector<SelectionLengths> all(num_taken_);
     for (size_t i = 0; i < num_taken_; ++i) {
-      const Log& log = logs_[i];
+      Log& log = logs_[i];
       SelectionLengths& lengths = all[i];
+      if (!log.is_on_gpu) {
+        lengths = std::move(log.on_cpu);
+        continue;
+      }
       lengths.num_q_heads = log.num_q_heads;
       lengths.num_q_blocks = log.num_q_blocks;
       const int64_t lists = log.num_q_heads * log.num_q_blocks;
@@ -59,11 +69,17 @@ class CudaSelectionBuffer final : public SelectionBuffer {
     return all;
   }
 
-  int64_t size_bytes() const override { return selection_ ? selection_->size_bytes() : 0; }
+  int64_t size_bytes() const override {
+    return (selection_ ? selection_->size_bytes() : 0) + on_host_.size_bytes();
+  }
+
+  const std::string& note() const override { return note_; }
 
  private:
-  /// Lengths of one selection, on the GPU.
+  /// Lengths of one selection, where it was made.
   struct Log {
+    bool is_on_gpu = true;
+    SelectionLengths on_cpu;
     int64_t num_q_heads = 0, num_q_blocks = 0;
     Tensor lengths, pairs;
   };
@@ -88,6 +104,8 @@ class CudaSelectionBuffer final : public SelectionBuffer {
   Context context_;
   DeviceSelection::Sizes sizes_;
   std::optional<DeviceSelection> selection_;
+  HostSelection on_host_;
+  std::string note_;
   std::vector<Log> logs_;
   size_t num_taken_ = 0;
 };
