@@ -15,6 +15,7 @@ namespace {
 using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::SizeIs;
 
 // The model that the project carries answers with dense attention, whatever stands around the
@@ -65,6 +66,50 @@ TEST_F(NeedleModel, CannotAnswerWhatItDoesNotRead) {
     EXPECT_LT(outcome.report.density(), 0.25);
     EXPECT_THAT(outcome.scores, ElementsAre(0)) << index;
   }
+}
+
+TEST(ScoreText, FindsReferencesWhateverTheirCase) {
+  const std::vector<std::string> answers = {"Apple", "12345"};
+  EXPECT_EQ(score_text(Scoring::kAllFound, "An apple and 12345.", answers), 1);
+  EXPECT_EQ(score_text(Scoring::kAllFound, "an APPLE", answers), 0.5);
+  EXPECT_EQ(score_text(Scoring::kAllFound, "1234", answers), 0);
+  EXPECT_EQ(score_text(Scoring::kAnyFound, "x12345y", answers), 1);
+  EXPECT_EQ(score_text(Scoring::kAnyFound, "", answers), 0);
+  EXPECT_THROW(score_text(Scoring::kChoice, "A", answers), Error);
+  EXPECT_THROW(score_text(Scoring::kAnyFound, "A", {}), Error);
+}
+
+// What a model would write, scored: here the gap that the needle model was trained to fill.
+TEST_F(NeedleModel, WritesAnswersAndScoresThem) {
+  const Task forced = task("single", 2048, 1);
+  Task task = forced;
+  task.scoring = Scoring::kAllFound;
+  task.tokens.resize(static_cast<size_t>(forced.questions[0].answer_begin));
+  task.max_new_tokens = 8;
+  task.questions[0].answers.push_back("never said");
+  Session session(model_);
+  const TaskOutcome outcome = answer_task(session, task);
+  EXPECT_THAT(outcome.text, HasSubstr(forced.questions[0].answers[0]));
+  EXPECT_THAT(outcome.scores, ElementsAre(0.5));
+  task.scoring = Scoring::kAnyFound;
+  EXPECT_THAT(answer_task(session, task).scores, ElementsAre(1));
+}
+
+TEST_F(NeedleModel, ChoosesTheLetterWithTheLargestLogit) {
+  Task task = this->task("single", 1024, 0);
+  task.scoring = Scoring::kChoice;
+  Session session(model_);
+  const std::string best = answer_task(session, task).text;
+  for (const std::string letter : {"A", "B", "C", "D"}) {
+    task.questions[0].answers = {letter};
+    EXPECT_THAT(answer_task(session, task).scores, ElementsAre(letter == best ? 1 : 0));
+  }
+  session.reset();
+  const std::span<const float> logits = session.prefill(task.tokens);
+  const auto logit = [&](const std::string& letter) {
+    return logits[static_cast<size_t>(encoder()(letter).front())];
+  };
+  for (const std::string letter : {"A", "B", "C", "D"}) EXPECT_GE(logit(best), logit(letter));
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "fovea/quality/answer.h"
 
+#include <algorithm>
 #include <span>
 
 #include "fovea/base/error.h"
+#include "fovea/engine/generate.h"
 #include "fovea/ops/sampling.h"
+#include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::quality {
 namespace {
@@ -32,12 +35,79 @@ TaskOutcome answer_forced(Session& session, const Task& task, const PrefillOptio
   return outcome;
 }
 
+TaskOutcome answer_generated(Session& session, const Task& task, const PrefillOptions& options) {
+  GenerateOptions settings;
+  settings.max_new_tokens = task.max_new_tokens;
+  settings.prefill = options;
+  const GenerateResult result = generate(session, task.tokens, settings);
+  if (result.stop == StopReason::kCancelled) throw Cancelled();
+  TaskOutcome outcome;
+  outcome.report = result.prefill;
+  outcome.text = result.text;
+  for (const Question& question : task.questions) {
+    outcome.scores.push_back(score_text(task.scoring, result.text, question.answers));
+  }
+  return outcome;
+}
+
+TaskOutcome answer_choice(Session& session, const Task& task, const PrefillOptions& options) {
+  PrefillOptions last_row = options;
+  last_row.num_logit_rows = 1;
+  const std::span<const float> logits = session.prefill(task.tokens, last_row);
+  std::string best;
+  float best_logit = 0;
+  for (const std::string letter : {"A", "B", "C", "D"}) {
+    const std::vector<int32_t> ids = session.model().tokenizer().encode(letter, {.add_bos = false});
+    check_argument(!ids.empty(), "the model's tokenizer has no token for the choice {}", letter);
+    const float logit = logits[static_cast<size_t>(ids.back())];
+    if (best.empty() || logit > best_logit) {
+      best = letter;
+      best_logit = logit;
+    }
+  }
+  TaskOutcome outcome;
+  outcome.report = session.report();
+  outcome.text = best;
+  for (const Question& question : task.questions) {
+    outcome.scores.push_back(question.answers.at(0) == best ? 1 : 0);
+  }
+  return outcome;
+}
+
+std::string lower(std::string_view text) {
+  std::string lowered(text);
+  for (char& c : lowered) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lowered;
+}
+
 }  // namespace
+
+double score_text(Scoring scoring, std::string_view text, std::span<const std::string> answers) {
+  check_argument(!answers.empty(), "a question without answers cannot be scored");
+  const std::string said = lower(text);
+  const auto num_found = std::count_if(answers.begin(), answers.end(), [&](const auto& answer) {
+    return said.find(lower(answer)) != std::string::npos;
+  });
+  if (scoring == Scoring::kAnyFound) return num_found > 0 ? 1 : 0;
+  check_argument(scoring == Scoring::kAllFound, "a text is scored by what is found in it only");
+  return static_cast<double>(num_found) / static_cast<double>(answers.size());
+}
 
 TaskOutcome answer_task(Session& session, const Task& task, const PrefillOptions& options) {
   check_argument(!task.questions.empty(), "a task without questions has no answers");
   session.reset();
-  return answer_forced(session, task, options);
+  switch (task.scoring) {
+    case Scoring::kForced:
+      return answer_forced(session, task, options);
+    case Scoring::kAllFound:
+    case Scoring::kAnyFound:
+      return answer_generated(session, task, options);
+    case Scoring::kChoice:
+      return answer_choice(session, task, options);
+  }
+  fail(ErrorCode::kInvalidArgument, "a task's scoring is none that is known");
 }
 
 }  // namespace fovea::quality

@@ -1,44 +1,12 @@
 #include "fovea/quality/needle_task.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <set>
 
-#include "fovea/base/checked_math.h"
-#include "fovea/quality/story.h"
+#include "fovea/base/error.h"
+#include "fovea/quality/kinds.h"
 
 namespace fovea::quality {
 namespace {
-
-struct Fact {
-  std::string adjective, name, value;
-  double depth = 0;
-
-  FormValues values() const { return {{"adj", adjective}, {"name", name}, {"value", value}}; }
-};
-
-// Facts about pairs of an adjective and a name, each pair once, over few names when there are many
-// facts. Values and depths are not set.
-std::vector<Fact> draw_subjects(int64_t num_facts, std::span<const std::string> names,
-                                Random& random) {
-  constexpr int64_t kFactsPerName = 4;
-  const std::vector<std::string>& adjectives = task_forms().adjectives;
-  const int64_t num_names = std::min<int64_t>(static_cast<int64_t>(names.size()),
-                                              std::max<int64_t>(8, num_facts / kFactsPerName));
-  check_argument(num_facts <= num_names * static_cast<int64_t>(adjectives.size()),
-                 "{} facts need more names than the {} that the text gave", num_facts,
-                 names.size());
-  std::vector<std::string> unused(names.begin(), names.end());
-  std::vector<Fact> subjects;
-  for (int64_t i = 0; i < num_names; ++i) {
-    const std::string name = draw_and_remove(unused, random);
-    for (const std::string& adjective : adjectives) subjects.push_back({adjective, name, {}, 0});
-  }
-  std::vector<Fact> drawn;
-  for (int64_t i = 0; i < num_facts; ++i) drawn.push_back(draw_and_remove(subjects, random));
-  return drawn;
-}
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_word(char c) {
@@ -75,33 +43,15 @@ Task make_needle_task(const NeedleSettings& settings, int64_t index, int64_t num
                  settings.num_questions);
   check_argument(settings.num_distractors >= 0, "num_distractors must not be negative, is {}",
                  settings.num_distractors);
-  const int64_t num_facts = checked_add(settings.num_questions, settings.num_distractors, "facts");
-  check_argument(num_facts < settings.length,
-                 "a prompt of {} tokens has no room for {} facts and a question", settings.length,
-                 num_facts);
-
-  Random random(settings.seed * 1000003u + static_cast<uint64_t>(index));
-  std::vector<Fact> facts = draw_subjects(num_facts, names, random);
-  Story story;
-  for (Fact& fact : facts) {
-    fact.value = fmt::format("{:05}", random.below(100000));
-    const double position = num_facts > 1 ? random.unit()
-                                          : (static_cast<double>(index) + random.unit()) /
-                                                static_cast<double>(num_tasks);
-    fact.depth = 0.97 * position;
-    story.hidden.push_back({fill_form(task_forms().sentence("fact"), fact.values()), fact.depth});
-  }
-  const std::vector<std::string> gap = {"value"};
-  for (int64_t i = 0; i < settings.num_questions; ++i) {
-    const auto at = static_cast<size_t>(i);
-    Cloze cloze = make_cloze(task_forms().sentence("recall"), facts[at].values(), gap);
-    cloze.gaps[0].fact = story.hidden[at].text;
-    cloze.gaps[0].depth = story.hidden[at].depth;
-    story.clozes.push_back(std::move(cloze));
-  }
-  return lay_out(std::move(story),
-                 {.length = settings.length, .seed = settings.seed, .bos_id = settings.bos_id},
-                 filler, encode, random);
+  Random random = task_random(settings.seed, index);
+  const StorySource source = {task_forms().forced, false, settings.length, names, encode, random};
+  const Story story = code_story(source, {.num_questions = settings.num_questions,
+                                          .num_distractors = settings.num_distractors,
+                                          .index = index,
+                                          .num_tasks = num_tasks});
+  return lay_out_forced(
+      story, {.length = settings.length, .seed = settings.seed, .bos_id = settings.bos_id},
+      {filler, encode}, random);
 }
 
 bool is_needle_answer(std::string_view continuation, std::string_view answer) {

@@ -30,6 +30,11 @@ class Random {
   uint64_t state_;
 };
 
+/// The numbers that task `index` of a series is made from.
+inline Random task_random(uint64_t seed, int64_t index) {
+  return Random(seed * 1000003u + static_cast<uint64_t>(index));
+}
+
 /// Takes one of `from` out and returns it.
 template <typename T>
 T draw_and_remove(std::vector<T>& from, Random& random) {

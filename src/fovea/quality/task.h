@@ -9,6 +9,10 @@
 #include <string_view>
 #include <vector>
 
+namespace fovea {
+class Tokenizer;  // tokenizer/tokenizer.h
+}
+
 namespace fovea::quality {
 
 /// Text to token ids, without special tokens.
@@ -52,20 +56,34 @@ struct TaskSettings {
   int64_t length = 32768;  // tokens of the whole task, answers (or the room for them) included
   uint64_t seed = 1;
   std::optional<int32_t> bos_id = std::nullopt;  // first token, if the model has one
+  bool generated = false;  // one question in plain English, whose answer the model writes, rather
+                           // than gaps in a sentence
 };
 
 /// Names of the kinds that TaskMaker makes.
 std::vector<std::string> task_kinds();
 /// What `kind` asks, in a few words. Throws kInvalidArgument listing the known kinds.
 std::string_view task_description(std::string_view kind);
-/// Questions that one task of `kind` has. Throws as task_description().
-int64_t questions_per_task(std::string_view kind);
+/// Questions that one task of `kind` has; 1 when answers are generated. Throws as
+/// task_description().
+int64_t questions_per_task(std::string_view kind, bool generated = false);
+
+/// Tokens around what a user says: those of a chat template, or few.
+struct PromptFrame {
+  std::vector<int32_t> before;  // bos included, if the model wants one
+  std::vector<int32_t> after;   // up to where the answer begins
+};
+
+/// What the model's chat template puts around a user's words; bos and a line break for a model
+/// without one. Throws kUnsupported on a template of no family we know.
+PromptFrame chat_frame(const Tokenizer& tokenizer);
 
 /// Makes tasks out of a text that has nothing to do with them. Immutable: threads may share it.
 class TaskMaker {
  public:
-  /// `filler_text` is what the facts are hidden in; its words become their names.
-  TaskMaker(std::string_view filler_text, EncodeFunction encode);
+  /// `filler_text` is what the facts are hidden in; its words become their names. `frame` goes
+  /// around tasks with generated answers.
+  TaskMaker(std::string_view filler_text, EncodeFunction encode, PromptFrame frame = {});
 
   /// Task `index` of `num_tasks`: the same arguments give the same task. Throws kInvalidArgument on
   /// an unknown kind, when the text is shorter than the task or has too few words, or when `length`
@@ -77,6 +95,7 @@ class TaskMaker {
   EncodeFunction encode_;
   std::vector<int32_t> filler_;
   std::vector<std::string> names_;
+  PromptFrame frame_;
 };
 
 }  // namespace fovea::quality

@@ -5,24 +5,55 @@
 #include "fovea/base/error.h"
 
 namespace fovea::quality {
+namespace {
 
-const std::string& TaskForms::sentence(std::string_view name) const {
-  const auto found = forced.find(name);
-  check_argument(found != forced.end(), "there is no task form \"{}\"", name);
+using nlohmann::json;
+
+WordForms word_forms(const json& from) {
+  WordForms words;
+  from.at("share_of_prompt").get_to(words.share_of_prompt);
+  from.at("words_per_line").get_to(words.words_per_line);
+  from.at("num_common").get_to(words.num_common);
+  from.at("num_frequent").get_to(words.num_frequent);
+  from.at("common_count").get_to(words.common_count);
+  from.at("rare_count").get_to(words.rare_count);
+  from.at("zipf_exponent").get_to(words.zipf_exponent);
+  return words;
+}
+
+FormSet form_set(const json& sentences, const json& words) {
+  FormSet forms;
+  for (const auto& [name, text] : sentences.items()) {
+    forms.sentences.emplace(name, text.get<std::string>());
+  }
+  forms.words = word_forms(words);
+  return forms;
+}
+
+TaskForms read_forms() {
+  const json from = json::parse(embedded_task_forms());
+  TaskForms forms;
+  from.at("adjectives").get_to(forms.adjectives);
+  from.at("tokens_per_fact").get_to(forms.tokens_per_fact);
+  forms.forced = form_set(from.at("forced"), from.at("forced_words"));
+  forms.generated = form_set(from.at("generated"), from.at("generated_words"));
+  for (const auto& [name, question] : from.at("generated_questions").items()) {
+    forms.generated_questions[name] = {question.at("ask"), question.at("begin"),
+                                       question.at("max_new_tokens")};
+  }
+  return forms;
+}
+
+}  // namespace
+
+const std::string& FormSet::sentence(std::string_view name) const {
+  const auto found = sentences.find(name);
+  check_argument(found != sentences.end(), "there is no task form \"{}\"", name);
   return found->second;
 }
 
 const TaskForms& task_forms() {
-  static const TaskForms forms = [] {
-    const auto json = nlohmann::json::parse(embedded_task_forms());
-    TaskForms read;
-    json.at("adjectives").get_to(read.adjectives);
-    json.at("tokens_per_fact").get_to(read.tokens_per_fact);
-    for (const auto& [name, text] : json.at("forced").items()) {
-      read.forced.emplace(name, text.get<std::string>());
-    }
-    return read;
-  }();
+  static const TaskForms forms = read_forms();
   return forms;
 }
 
