@@ -142,12 +142,7 @@ void check_selection_options(const CLI::App& command, const std::vector<std::str
 
 std::string attention_names() {
   std::string names = "dense";
-  for (const SelectorMethod method :
-       {SelectorMethod::kRescue, SelectorMethod::kWitness, SelectorMethod::kCentroid,
-        SelectorMethod::kStreaming, SelectorMethod::kBound, SelectorMethod::kOracle,
-        SelectorMethod::kAll}) {
-    names += "|" + std::string(selector_method_name(method));
-  }
+  for (const std::string_view name : selector_method_names()) names += "|" + std::string(name);
   return names;
 }
 

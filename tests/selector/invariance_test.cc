@@ -146,7 +146,7 @@ TEST_P(InvarianceTest, ChunksBatchThreadsAndPrefix) {
 INSTANTIATE_TEST_SUITE_P(Methods, InvarianceTest,
                          ::testing::Values(SelectorMethod::kCentroid, SelectorMethod::kRescue,
                                            SelectorMethod::kWitness, SelectorMethod::kBound,
-                                           SelectorMethod::kOracle),
+                                           SelectorMethod::kOracle, SelectorMethod::kMinMax),
                          method_name);
 
 // Why quantiles = causal is the default: those over the whole prompt see later blocks.

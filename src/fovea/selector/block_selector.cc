@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/selector/cpu/cpu_selector.h"
 #include "fovea/selector/fixed_selector.h"
+#include "fovea/selector/lab/lab_selector.h"
 #include "fovea/selector/reference/reference_selector.h"
 
 #ifdef FOVEA_WITH_CUDA
@@ -169,6 +170,7 @@ std::span<const SelectorBackend* const> selector_backends() {
   static const std::vector<const SelectorBackend*> kBackends = [] {
     std::vector<const SelectorBackend*> backends = {&fixed_selector()};
     for (const SelectorBackend* backend : cpu_selectors()) backends.push_back(backend);
+    backends.push_back(&lab_selector());
 #ifdef FOVEA_WITH_CUDA
     backends.push_back(&cuda_selector());
 #endif

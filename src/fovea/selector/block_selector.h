@@ -15,7 +15,17 @@
 
 namespace fovea {
 
-enum class SelectorMethod { kAll, kStreaming, kCentroid, kRescue, kWitness, kBound, kOracle };
+enum class SelectorMethod {
+  kAll,
+  kStreaming,
+  kCentroid,
+  kRescue,
+  kWitness,
+  kBound,
+  kOracle,
+  // From here on the lab's, see is_lab_method().
+  kMinMax,
+};
 
 /// Over which blocks a quantile of the radii is taken.
 enum class QuantileMode {
@@ -72,6 +82,11 @@ float default_density(SelectorMethod method);
 
 /// Name as on the command line, for example "rescue".
 std::string_view selector_method_name(SelectorMethod method);
+/// Whether `method` is one that is measured, not yet served: on the CPU only, computed from the
+/// keys themselves where pages keep too little (lab/lab_selector.h).
+inline bool is_lab_method(SelectorMethod method) { return method >= SelectorMethod::kMinMax; }
+/// All names, in the order of docs/selection.md.
+std::vector<std::string_view> selector_method_names();
 /// Throws kInvalidArgument listing the known names.
 SelectorMethod parse_selector_method(std::string_view name);
 

@@ -10,7 +10,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::pair<SelectorMethod, std::string_view>, 7> kNames = {{
+constexpr std::array<std::pair<SelectorMethod, std::string_view>, 8> kNames = {{
     {SelectorMethod::kAll, "all"},
     {SelectorMethod::kStreaming, "streaming"},
     {SelectorMethod::kCentroid, "centroid"},
@@ -18,6 +18,7 @@ constexpr std::array<std::pair<SelectorMethod, std::string_view>, 7> kNames = {{
     {SelectorMethod::kWitness, "witness"},
     {SelectorMethod::kBound, "bound"},
     {SelectorMethod::kOracle, "oracle"},
+    {SelectorMethod::kMinMax, "minmax"},
 }};
 
 void check_share(float value, const char* name) {
@@ -41,6 +42,12 @@ std::string_view selector_method_name(SelectorMethod method) {
     if (known == method) return name;
   }
   return "unknown";
+}
+
+std::vector<std::string_view> selector_method_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [method, name] : kNames) names.push_back(name);
+  return names;
 }
 
 SelectorMethod parse_selector_method(std::string_view name) {

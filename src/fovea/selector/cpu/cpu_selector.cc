@@ -112,6 +112,7 @@ class CpuSelector final : public SelectorBackend {
     if (method == SelectorMethod::kAll || method == SelectorMethod::kStreaming) {
       return "the method scores nothing";
     }
+    if (is_lab_method(method)) return "the method is the lab's";
     if (feature_ != nullptr && !(cpu_features().*feature_)) {
       return "the processor lacks the instructions";
     }

@@ -323,7 +323,9 @@ std::string CudaSelector::why_unsupported(const SelectorParams& params,
   if (settings.block_size != 64 && settings.block_size != 128 && settings.block_size != 256) {
     return fmt::format("has block_size 64, 128, 256, got {}", settings.block_size);
   }
-  if (settings.method == SelectorMethod::kOracle) return "has no oracle";
+  if (settings.method == SelectorMethod::kOracle || is_lab_method(settings.method)) {
+    return fmt::format("has no {}", selector_method_name(settings.method));
+  }
   if (head_dim != 64 && head_dim != 128 && head_dim != 256) {
     return fmt::format("has head_dim 64, 128, 256, got {}", head_dim);
   }

@@ -191,8 +191,9 @@ class ReferenceSelector final : public SelectorBackend {
  public:
   std::string_view name() const override { return "reference"; }
 
-  std::string why_unsupported(const SelectorParams&, const Context& context) const override {
-    return context.device.type == DeviceType::kCpu ? "" : "runs on the CPU only";
+  std::string why_unsupported(const SelectorParams& params, const Context& context) const override {
+    if (context.device.type != DeviceType::kCpu) return "runs on the CPU only";
+    return is_lab_method(params.settings.method) ? "the lab's references are in its tests" : "";
   }
 
   void run(const SelectorParams& params, const Context& context,

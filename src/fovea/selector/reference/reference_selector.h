@@ -8,7 +8,7 @@
 
 namespace fovea {
 
-/// Named "reference"; runs every method on the CPU.
+/// Named "reference"; runs every method but the lab's on the CPU.
 const SelectorBackend& reference_selector();
 
 /// What the decision of one (q head, query block) rests on.

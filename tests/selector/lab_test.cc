@@ -1,0 +1,142 @@
+// The lab's selectors against plain references.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <tuple>
+
+#include "fovea/selector/lab/lab_selector.h"
+#include "fovea/selector/lab/plane.h"
+#include "tests/selector/lab_reference.h"
+#include "tests/selector/selector_case.h"
+
+namespace fovea {
+namespace {
+
+using testing::Call;
+using testing::CaseShape;
+using testing::list_of;
+using testing::make_prompt;
+using testing::Prompt;
+using testing::WholePrompt;
+
+// Inputs are random and the same in every run: scores lie far apart beside f32's rounding, so lists
+// must be equal.
+void expect_reference_lists(const SelectorParams& params) {
+  BlockSelection got;
+  lab_selector().run(params, {}, got);
+  int64_t kept = 0, forced = 0;
+  for (const SequencePlan& plan : plan_sequences(params)) {
+    for (int64_t h = 0; h < params.q.shape[1]; ++h) {
+      for (int64_t i = plan.first_block; i < plan.end_block; ++i) {
+        const auto want = testing::lab_reference_list(params, plan, h, i);
+        EXPECT_EQ(list_of(got, h, plan.q_block_offset + i - plan.first_block), want)
+            << "head " << h << ", q block " << i;
+        kept += std::ssize(want);
+        forced += forced_blocks(params.settings, plan, i).count(i);
+      }
+    }
+  }
+  EXPECT_EQ(got.kept_pairs, kept);
+  EXPECT_EQ(got.forced_pairs, forced);
+  EXPECT_EQ(got.non_finite_pairs, 0);
+}
+
+std::string method_name(SelectorMethod method) { return std::string(selector_method_name(method)); }
+
+const auto kLabMethods = ::testing::Values(SelectorMethod::kMinMax);
+
+class LabTest : public ::testing::TestWithParam<std::tuple<SelectorMethod, Aggregation, float>> {
+ protected:
+  SelectorSettings settings() const {
+    SelectorSettings settings;
+    std::tie(settings.method, settings.aggregation, settings.density) = GetParam();
+    return settings;
+  }
+};
+
+TEST_P(LabTest, FollowsItsReference) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    CaseShape shape;
+    shape.dtype = dtype;
+    shape.head_dim = dtype == DType::kF32 ? 24 : 32;
+    SelectorSettings asked = settings();
+    asked.forced_in_maximum = dtype == DType::kBF16;
+    WholePrompt whole(shape, make_prompt(shape, 29 * shape.block_size + 5, 23), asked);
+    expect_reference_lists(whole.call.params);
+    BlockSelection selection;
+    select_blocks(whole.call.params, {}, selection);
+    EXPECT_GT(selection.kept_pairs, selection.forced_pairs);
+    EXPECT_LT(selection.density(), 0.95);  // a case that keeps everything would show nothing
+  }
+}
+
+// The query of a decode step, in the middle of a block or at its start.
+TEST_P(LabTest, ASingleRowFollowsItsReference) {
+  const CaseShape shape;
+  for (const int64_t row : {0, 5}) {
+    const Prompt prompt = make_prompt(shape, 29 * shape.block_size + row + 1, 29);
+    WholePrompt whole(shape, prompt, settings());
+    Call step(whole.pages, {&prompt}, {1}, settings());
+    expect_reference_lists(step.params);
+  }
+}
+
+std::string variant_name(
+    const ::testing::TestParamInfo<std::tuple<SelectorMethod, Aggregation, float>>& test) {
+  const auto& [method, aggregation, density] = test.param;
+  return method_name(method) + (aggregation == Aggregation::kSum ? "_sum" : "_max") +
+         (density > 0 ? "_budget" : "_threshold");
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, LabTest,
+                         ::testing::Combine(kLabMethods,
+                                            ::testing::Values(Aggregation::kSum, Aggregation::kMax),
+                                            ::testing::Values(0.0f, 0.3f)),
+                         variant_name);
+
+class LabNonFiniteTest : public ::testing::TestWithParam<SelectorMethod> {};
+
+TEST_P(LabNonFiniteTest, KeyBlockIsKeptAndCounted) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = GetParam();
+  settings.density = 0.2f;
+  Prompt prompt = make_prompt(shape, 24 * shape.block_size, 41);
+  const int64_t row = 9 * shape.block_size + 2;  // KV head 1: q heads 2 and 3
+  prompt.k[static_cast<size_t>((row * shape.num_kv_heads + 1) * shape.head_dim)] =
+      std::numeric_limits<float>::quiet_NaN();
+  WholePrompt whole(shape, prompt, settings);
+  BlockSelection selection;
+  lab_selector().run(whole.call.params, {}, selection);
+  for (int64_t h : {2, 3}) {
+    for (int64_t i = 9; i < 24; ++i) {
+      EXPECT_THAT(list_of(selection, h, i), ::testing::Contains(9));
+    }
+  }
+  EXPECT_EQ(selection.non_finite_pairs, 2 * (24 - 10));
+  // One bad block takes one place of a list; the others are chosen as before.
+  EXPECT_LT(selection.density(), 0.4);
+}
+
+TEST_P(LabNonFiniteTest, QueryBlockKeepsEverything) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = GetParam();
+  for (float bad : {std::numeric_limits<float>::infinity(), 1e19f}) {
+    Prompt prompt = make_prompt(shape, 12 * shape.block_size, 41);
+    const int64_t row = 8 * shape.block_size + 15;
+    prompt.q[static_cast<size_t>(row * shape.num_q_heads * shape.head_dim)] = bad;  // q head 0
+    WholePrompt whole(shape, prompt, settings);
+    BlockSelection selection;
+    lab_selector().run(whole.call.params, {}, selection);
+    EXPECT_EQ(list_of(selection, 0, 8).size(), 9u);
+    EXPECT_EQ(selection.non_finite_pairs, 8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, LabNonFiniteTest, kLabMethods,
+                         [](const auto& test) { return method_name(test.param); });
+
+}  // namespace
+}  // namespace fovea
