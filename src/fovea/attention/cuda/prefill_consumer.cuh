@@ -70,6 +70,7 @@ class PrefillConsumer {
       }
       q_slot_.advance();
       if (!wait_row()) break;
+      has_previous_row_ = true;
       next_row();
     }
     last_product();
@@ -82,16 +83,14 @@ class PrefillConsumer {
   /// Of the query tile: this thread's first row, the other is 8 further on.
   static __device__ int tile_row() { return consumer_row(ptx::thread_number()); }
   __device__ const RowInfo& row() const { return shared_.rows[q_slot_.index()]; }
-  __device__ int previous_slot() const {
-    return RingPosition<Traits::kQSlots>{q_slot_.count - 1}.index();
-  }
+  __device__ int previous_slot() const { return q_slot_.previous_index(); }
   /// Of S; after release_k().
   __device__ const StageInfo& tile_of_scores() const {
-    return shared_.stages[(k_stage_.count - 1) % Traits::kStageInfos];
+    return shared_.stages[k_stage_.previous_wide_index()];
   }
   /// Of P V; after release_v().
   __device__ const StageInfo& tile_of_product() const {
-    return shared_.stages[(v_stage_.count - 1) % Traits::kStageInfos];
+    return shared_.stages[v_stage_.previous_wide_index()];
   }
 
   // Products, issued but not waited for.
@@ -134,7 +133,7 @@ class PrefillConsumer {
   }
   /// The same for the previous row's, if that is not done yet.
   __device__ void release_previous_q() {
-    if (Traits::kQSlots > 1 && q_slot_.count > 0) release_q(previous_slot());
+    if (Traits::kQSlots > 1 && has_previous_row_) release_q(previous_slot());
   }
   __device__ void meet() { ptx::named_barrier_sync(kStageBarrier + warpgroup_, 128); }
 
@@ -435,6 +434,7 @@ class PrefillConsumer {
   uint64_t k_descriptor_;
   uint64_t v_descriptor_;
   RingPosition<Traits::kQSlots> q_slot_;
+  bool has_previous_row_ = false;  // in the Q slot before this one
   RingPosition<Traits::kStages> k_stage_;
   RingPosition<Traits::kStages> v_stage_;
   RowState state_;

@@ -101,7 +101,7 @@ __device__ void inspect_values(const PrefillParams& params, PrefillShared<Traits
         const int at = stage.index();
         ptx::mbarrier_wait(ptx::shared_address(&shared.v_loaded[at]), parities >> at & 1);
         parities ^= 1u << at;
-        const int tile_number = shared.stages[stage.count % Traits::kStageInfos].tile;
+        const int tile_number = shared.stages[stage.wide_index()].tile;
         const TileRows rows = rows_in_reach<Traits>(params, row, tile_number);
         const uint32_t tile = ptx::shared_address(shared.v[at]);
         if constexpr (Traits::kIsF8) {

@@ -72,7 +72,7 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
           is_mean_tile(tile) ? 0 : page_of_key(params, row, tile * Traits::kKvTileRows);
       ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index()]), stage.parity() ^ 1);
       if (lane == 0) {
-        shared.stages[stage.count % Traits::kStageInfos].tile = tile;
+        shared.stages[stage.wide_index()].tile = tile;
         const uint32_t k_full = ptx::shared_address(&shared.k_full[stage.index()]);
         ptx::mbarrier_arrive_expect(k_full, Traits::kKvBytes);
         const uint32_t k_tile = ptx::shared_address(shared.k[stage.index()]);

@@ -33,19 +33,18 @@ __device__ void load_kv_f8(const PrefillMaps& maps, const PrefillParams& params,
     TileWalker walker(row.walk, params.list_blocks, params.tiles_per_block, lane,
                       shared.first_entries[slot.index()][lane]);
     int page = 0;
-    const auto describe_next = [&](uint32_t number) {
+    const auto describe_next = [&] {
       const int tile = walker.next();
       if (lane == 0) {
-        page = describe_f8_tile<Traits>(params, row, tile,
-                                        shared.stages[number % Traits::kStageInfos]);
+        page = describe_f8_tile<Traits>(params, row, tile, shared.stages[stage.wide_index()]);
       }
     };
-    describe_next(stage.count);
+    describe_next();
     __syncwarp();
     const int num_tiles = row.walk.num_tiles;  // after the last tile the row may be another
 #pragma unroll 1
     for (int step = 0; step < num_tiles; ++step) {
-      const int tile = shared.stages[stage.count % Traits::kStageInfos].tile;
+      const int tile = shared.stages[stage.wide_index()].tile;
       // Of its page.
       const int first_token = tile % params.tiles_per_page * Traits::kKvTileRows;
       const int kv_head = row.head / params.group_size;
@@ -66,7 +65,7 @@ __device__ void load_kv_f8(const PrefillMaps& maps, const PrefillParams& params,
                       {first_token, 0, kv_head, page});
       }
       stage.advance();
-      if (step + 1 < num_tiles) describe_next(stage.count);
+      if (step + 1 < num_tiles) describe_next();
       __syncwarp();
     }
     slot.advance();

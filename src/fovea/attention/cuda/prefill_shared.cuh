@@ -46,7 +46,7 @@ struct PrefillTraits {
   static constexpr int kStages =
       (kHeadDim == 64 || kIsF8 ? 4 : 2) * prefill_kv_tile_rows(kHeadDim) / kKvTileRows;
   // A slow warp reads about a tile when others have handed its buffers back.
-  static constexpr int kStageInfos = 2 * kStages;
+  static constexpr int kStageInfos = 2 * kStages;  // by RingPosition::wide_index()
   static constexpr uint32_t kQPanelBytes = kQTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kKvPanelBytes = kKvTileRows * ptx::kPanelRowBytes;
   static constexpr uint32_t kQBytes = kPanels * kQPanelBytes;
@@ -104,7 +104,7 @@ struct PrefillShared {
   uint64_t v_empty[Traits::kStages];
   uint64_t v_loaded[Traits::kStages];       // masked tiles: inspect_values() comes before v_full
   int32_t has_non_finite[Traits::kStages];  // what it found in V
-  StageInfo stages[Traits::kStageInfos];    // of tile number n of the stream at n % kStageInfos
+  StageInfo stages[Traits::kStageInfos];
   RowInfo rows[Traits::kQSlots];
   int32_t first_entries[Traits::kQSlots][32];  // lists only: see TileWalker
   // Periphery only: hidden[kQSlots][max_means / 32] follows, a bit for each block that is not seen
@@ -137,15 +137,22 @@ int prefill_shared_bytes(const PrefillParams& params) {
   return static_cast<int>(sizeof(PrefillShared<Traits>)) + Traits::kQSlots * (params.max_means / 8);
 }
 
-/// A position in a ring of kSize buffers, a power of two, and the parity of its current phase. One
-/// counter rather than both: consumers have no register to spare.
+/// A position in a ring of kSize buffers and the parity of its current phase, in one register:
+/// consumers have none to spare. It counts to 2 kSize and is signed because of what ptxas makes of
+/// it (dense loses 2 % else): an unsigned count moved the release of K behind the softmax.
 template <int kSize>
-struct RingPosition {
-  uint32_t count = 0;
+class RingPosition {
+ public:
+  __device__ int index() const { return count_ % kSize; }
+  __device__ uint32_t parity() const { return static_cast<uint32_t>(count_ / kSize); }
+  __device__ void advance() { count_ = (count_ + 1) % (2 * kSize); }
+  __device__ int previous_index() const { return (count_ + 2 * kSize - 1) % kSize; }
+  /// The same positions in a ring of twice the size.
+  __device__ int wide_index() const { return count_; }
+  __device__ int previous_wide_index() const { return (count_ + 2 * kSize - 1) % (2 * kSize); }
 
-  __device__ int index() const { return static_cast<int>(count % kSize); }
-  __device__ uint32_t parity() const { return count / kSize & 1; }
-  __device__ void advance() { ++count; }
+ private:
+  int count_ = 0;
 };
 
 }  // namespace fovea::cuda
