@@ -156,6 +156,16 @@ int main(int argc, char** argv) {
         tokenizer_files(R"((?i:'s|'t)|[^\\r\\n\\p{L}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}]+)"));
   write(root / "fuzz_gguf", "types.gguf", gguf_of_types());
   write(root / "fuzz_trace", "small.json", small_trace());
+  write(root / "fuzz_tasks", "longbench.json",
+        "\x04[{\"question\": \"Who?\", \"choice_A\": \"a\", \"choice_B\": \"b\", \"choice_C\": "
+        "\"c\",\n"
+        "\"choice_D\": \"d\", \"answer\": \"C\", \"context\": \"A text.\"}]");
+  write(root / "fuzz_tasks", "passkey.jsonl",
+        "\x05{\"context\": \"x\", \"input\": \"Key?\", \"answer\": [71432]}\n"
+        "{\"context\": \"y\", \"input\": \"Key?\", \"answer\": \"5\"}\n");
+  write(root / "fuzz_tasks", "choice.jsonl",
+        "\x06{\"context\": \"x\", \"input\": \"Who?\", \"options\": [\"a\", \"b\", \"c\", \"d\"], "
+        "\"answer\": [\"d\"]}\n");
   write(root / "fuzz_completion_stream", "text.sse",
         "\x10: hello\r\ndata: {\"choices\": [{\"text\": \"a\"}]}\n\n"
         "data: {\"choices\": [{\"delta\": {\"content\": \"b\"}, \"finish_reason\": \"stop\"}]}\n\n"

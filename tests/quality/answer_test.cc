@@ -68,17 +68,6 @@ TEST_F(NeedleModel, CannotAnswerWhatItDoesNotRead) {
   }
 }
 
-TEST(ScoreText, FindsReferencesWhateverTheirCase) {
-  const std::vector<std::string> answers = {"Apple", "12345"};
-  EXPECT_EQ(score_text(Scoring::kAllFound, "An apple and 12345.", answers), 1);
-  EXPECT_EQ(score_text(Scoring::kAllFound, "an APPLE", answers), 0.5);
-  EXPECT_EQ(score_text(Scoring::kAllFound, "1234", answers), 0);
-  EXPECT_EQ(score_text(Scoring::kAnyFound, "x12345y", answers), 1);
-  EXPECT_EQ(score_text(Scoring::kAnyFound, "", answers), 0);
-  EXPECT_THROW(score_text(Scoring::kChoice, "A", answers), Error);
-  EXPECT_THROW(score_text(Scoring::kAnyFound, "A", {}), Error);
-}
-
 // What a model would write, scored: here the gap that the needle model was trained to fill.
 TEST_F(NeedleModel, WritesAnswersAndScoresThem) {
   const Task forced = task("single", 2048, 1);

@@ -1,11 +1,11 @@
 #include "fovea/quality/answer.h"
 
-#include <algorithm>
 #include <span>
 
 #include "fovea/base/error.h"
 #include "fovea/engine/generate.h"
 #include "fovea/ops/sampling.h"
+#include "fovea/quality/score_text.h"
 #include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::quality {
@@ -74,26 +74,7 @@ TaskOutcome answer_choice(Session& session, const Task& task, const PrefillOptio
   return outcome;
 }
 
-std::string lower(std::string_view text) {
-  std::string lowered(text);
-  for (char& c : lowered) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lowered;
-}
-
 }  // namespace
-
-double score_text(Scoring scoring, std::string_view text, std::span<const std::string> answers) {
-  check_argument(!answers.empty(), "a question without answers cannot be scored");
-  const std::string said = lower(text);
-  const auto num_found = std::count_if(answers.begin(), answers.end(), [&](const auto& answer) {
-    return said.find(lower(answer)) != std::string::npos;
-  });
-  if (scoring == Scoring::kAnyFound) return num_found > 0 ? 1 : 0;
-  check_argument(scoring == Scoring::kAllFound, "a text is scored by what is found in it only");
-  return static_cast<double>(num_found) / static_cast<double>(answers.size());
-}
 
 TaskOutcome answer_task(Session& session, const Task& task, const PrefillOptions& options) {
   check_argument(!task.questions.empty(), "a task without questions has no answers");
@@ -101,13 +82,11 @@ TaskOutcome answer_task(Session& session, const Task& task, const PrefillOptions
   switch (task.scoring) {
     case Scoring::kForced:
       return answer_forced(session, task, options);
-    case Scoring::kAllFound:
-    case Scoring::kAnyFound:
-      return answer_generated(session, task, options);
     case Scoring::kChoice:
       return answer_choice(session, task, options);
+    default:
+      return answer_generated(session, task, options);
   }
-  fail(ErrorCode::kInvalidArgument, "a task's scoring is none that is known");
 }
 
 }  // namespace fovea::quality

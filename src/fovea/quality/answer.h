@@ -1,9 +1,7 @@
 // Asking a model the questions of a task.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fovea/engine/session.h"
@@ -21,9 +19,5 @@ struct TaskOutcome {
 /// answer is the model's first choices, up to its end token or Task::max_new_tokens. Resets
 /// `session` first. Throws as Session::prefill does, Cancelled also while an answer is written.
 TaskOutcome answer_task(Session& session, const Task& task, const PrefillOptions& options = {});
-
-/// Score of a generated text: kAllFound or kAnyFound, see Scoring. ASCII letters match in either
-/// case.
-double score_text(Scoring scoring, std::string_view text, std::span<const std::string> answers);
 
 }  // namespace fovea::quality

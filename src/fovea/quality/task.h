@@ -25,6 +25,10 @@ enum class Scoring {
               // string_match_all
   kAnyFound,  // 1 when any answer is found: RULER's string_match_part
   kChoice,    // 1 when the right letter of A ... D has the largest logit after the prompt
+  kFirstNumber,  // 1 when the first number of the generated text is the answer
+  kLastNumber,   // the same of the last word
+  kWordFound,    // 1 when an answer is among the words of the text, punctuation not counted
+  kWordF1,       // F1 of the text's words against an answer's, the best of the answers
 };
 
 struct Question {
@@ -44,6 +48,7 @@ struct Task {
   std::vector<int32_t> tokens;
   std::vector<Question> questions;
   int64_t max_new_tokens = 0;  // of an answer that is generated
+  bool was_cut = false;        // a context from a file whose middle was left out to fit
 
   /// kForced: everything before the last answer, which ends in the middle of a sentence that only a
   /// fact completes.
