@@ -1,0 +1,359 @@
+"""Long texts with facts in them and questions about the facts, to train on and to evaluate with.
+
+The sentences are the forms of the project's tasks (src/fovea/quality/data/task_forms.json). A text is
+built from groups: facts that belong together, in the order in which they stand, and one question.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+import tokenizers
+
+# What a token is for: language loss, no loss (made up, nothing could predict it), or an answer of a
+# kind, FIRST_ANSWER + index in ANSWER_KINDS.
+TEXT, UNPREDICTABLE, FIRST_ANSWER = 0, 1, 2
+ANSWER_KINDS = ("code", "two_word", "list", "trace", "soft", "lives", "works", "common", "frequent")
+DEPTH_OF_LAST_FACT = 0.97
+BEGIN_ID = 0
+
+Words = list[int]  # token ids
+
+
+@dataclasses.dataclass
+class Sentence:
+    ids: list[int]
+    marks: list[int]  # one a token
+
+
+@dataclasses.dataclass
+class Group:
+    facts: list[Sentence]
+    question: Sentence
+
+
+@dataclasses.dataclass
+class Placed:
+    depth: float  # where in the filler, 0 ... 1
+    sentence: Sentence
+    is_question: bool = False
+
+
+@dataclasses.dataclass
+class Sequence:
+    ids: np.ndarray    # [length] int64
+    marks: np.ndarray  # [length] int8
+    questions: list[np.ndarray]  # places of each question's answer tokens
+
+
+class Forms:
+    """The sentences of the tasks, cut into token ids and {slots}."""
+
+    def __init__(self, path: pathlib.Path, tokenizer: tokenizers.Tokenizer):
+        settings = json.loads(path.read_text())
+        self.tokenizer = tokenizer
+        self.texts: dict[str, str] = settings["forced"]
+        self.adjectives = [self.encode(" " + word) for word in settings["adjectives"]]
+        self.digits = [self.encode(str(digit))[0] for digit in range(10)]
+        self.comma = self.encode(",")
+        self.parts = {name: self._cut(text) for name, text in self.texts.items()}
+
+    def encode(self, text: str) -> Words:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _cut(self, text: str) -> list[tuple[str, Words]]:
+        """Pairs (slot, []) and ("", ids). Words bring the blank before them, digits do not."""
+        parts = []
+        for piece in re.split(r"({\w+})", text):
+            if piece.startswith("{"):
+                parts.append((piece[1:-1], []))
+            elif piece:
+                parts.append(("", piece))
+        cut = []
+        for i, (slot, piece) in enumerate(parts):
+            if slot:
+                cut.append((slot, []))
+                continue
+            next_slot = parts[i + 1][0] if i + 1 < len(parts) else ""
+            if next_slot and not next_slot.startswith("value"):
+                piece = piece.removesuffix(" ")
+            if piece:
+                cut.append(("", self.encode(piece)))
+        return cut
+
+    def fill(self, name: str, slots: dict[str, Words], kind: str = "", gaps: tuple[str, ...] = ()) -> Sentence:
+        """The form with its slots filled; `gaps` are those that answer a question of `kind`."""
+        sentence = Sentence([], [])
+        for slot, ids in self.parts[name]:
+            mark = TEXT
+            if slot:
+                ids = slots[slot]
+                mark = FIRST_ANSWER + ANSWER_KINDS.index(kind) if slot in gaps else UNPREDICTABLE
+            sentence.ids += ids
+            sentence.marks += [mark] * len(ids)
+        return sentence
+
+
+class Scene:
+    """What one text is about: its names and the keys in use. Makes groups."""
+
+    def __init__(self, forms: Forms, names: list[int], rng: np.random.Generator, num_pool: int, two_word_share: float):
+        self.forms, self.rng, self.two_word_share = forms, rng, two_word_share
+        self.names = names
+        self.pool = [names[i] for i in rng.permutation(len(names))[:num_pool]]  # of codes and colors, shared
+        self.unused = [names[i] for i in rng.permutation(len(names))]           # of everything else, once each
+        self.used_keys: set[tuple] = set()
+
+    def _pick(self, items: list):
+        return items[self.rng.integers(len(items))]
+
+    def _word(self) -> Words:
+        return [self._pick(self.names)]
+
+    def _name_once(self) -> Words:
+        return [self.unused.pop()] if self.unused else [*self._word(), *self._word()]
+
+    def _value(self) -> Words:
+        return [self.forms.digits[d] for d in self.rng.integers(0, 10, 5)]
+
+    def _key(self, topic: str, two_word_share: float) -> dict[str, Words]:
+        """An adjective and a name that no other fact on the topic has; names share words when pools are small."""
+        for _ in range(50):
+            num_words = 2 if self.rng.random() < two_word_share else 1
+            name = [self._pick(self.pool) for _ in range(num_words)]
+            adjective = self._pick(self.forms.adjectives)
+            key = (topic, *adjective, *name)
+            if key not in self.used_keys:
+                break
+        else:
+            adjective, name = self._pick(self.forms.adjectives), self._name_once()
+            key = (topic, *adjective, *name)
+        self.used_keys.add(key)
+        return {"adj": adjective, "name": name}
+
+    def code(self, form: str = "") -> Group:
+        """A code, asked for in one of two forms or in the one given."""
+        slots = self._key("code", self.two_word_share) | {"value": self._value()}
+        kind = "code" if len(slots["name"]) == 1 else "two_word"
+        form = form or ("question" if self.rng.random() < 0.4 else "recall")
+        return Group([self.forms.fill("fact", slots)], self.forms.fill(form, slots, kind, ("value",)))
+
+    def list_of_codes(self) -> Group:
+        key = self._key("code", self.two_word_share)
+        values = {f"value{i}": self._value() for i in range(1, 5)}
+        facts = [self.forms.fill("fact", key | {"value": value}) for value in values.values()]
+        return Group(facts, self.forms.fill("list", key | values, "list", tuple(values)))
+
+    def trace(self) -> Group:
+        names = [self._name_once() for _ in range(4)]
+        slots = {f"name{i}": name for i, name in enumerate(names, 1)} | {"value": self._value()}
+        facts = [self.forms.fill("let_value", {"name": names[0], "value": slots["value"]})]
+        facts += [self.forms.fill("let_name", {"name": name, "other": other}) for other, name in zip(names, names[1:])]
+        return Group(facts, self.forms.fill("trace", slots, "trace", ("name3", "name2", "name1", "value")))
+
+    def soft(self) -> Group:
+        slots = self._key("color", self.two_word_share) | {"word": self._word()}
+        return Group([self.forms.fill("soft_fact", slots)], self.forms.fill("soft_recall", slots, "soft", ("word",)))
+
+    def lives(self) -> Group:
+        slots = {"name": self._name_once(), "word": self._word()}
+        return Group([self.forms.fill("lives", slots)], self.forms.fill("where_lives", slots, "lives", ("word",)))
+
+    def works(self) -> Group:
+        """Two hops: who works for which office, and where that is. Often two people share an office."""
+        slots = {"name": self._name_once(), "office": self._name_once(), "word": self._word()}
+        facts = [self.forms.fill("works", slots), self.forms.fill("office", slots)]
+        if self.rng.random() < 0.6:
+            facts.append(self.forms.fill("works", slots | {"name": self._name_once()}))
+        facts = [facts[i] for i in self.rng.permutation(len(facts))]
+        return Group(facts, self.forms.fill("where_works", slots, "works", ("word",)))
+
+
+GROUPS: dict[str, Callable[[Scene], Group]] = {
+    "code": Scene.code, "list": Scene.list_of_codes, "trace": Scene.trace, "soft": Scene.soft,
+    "lives": Scene.lives, "works": Scene.works}
+GROUP_WEIGHTS = {"code": 4.0, "list": 4.0, "trace": 2.5, "soft": 2.5, "lives": 2.5, "works": 6.0}
+
+
+def word_counts(form: str, num_words: int, num_names: int, rng: np.random.Generator, exact: bool) -> np.ndarray:
+    """How often each word occurs in all lines together, the most frequent first.
+
+    common: 3 words 30 times among words that occur 3 times; frequent: Zipf's law with exponent 2. In
+    training (`exact` false) the figures vary.
+    """
+    if form == "common":
+        ratio, rare = (10, 3) if exact else (int(rng.integers(5, 14)), int(rng.integers(1, 5)))
+        num_rare = min(max(4, num_words // rare - 3 * ratio), num_names - 3)
+        return np.array([ratio * rare] * 3 + [rare] * num_rare)
+    exponent = 2.0 if exact else rng.uniform(1.7, 2.3)
+    shares = np.arange(1, num_names + 1) ** -exponent
+    counts = np.floor(num_words * shares / shares.sum()).astype(int)
+    return counts[counts > 0]
+
+
+def asked_words(form: str, seen: list[int]) -> list[int]:
+    """The three words that stand out of those seen so far: by first appearance, or the most frequent first.
+
+    None when it is not clear which they are.
+    """
+    distinct, first, count = np.unique(np.array(seen, np.int64), return_index=True, return_counts=True)
+    order = np.argsort(-count)
+    clear = [2] if form == "common" else [0, 1, 2]
+    if len(order) < 4 or any(count[order[i]] < 1.4 * count[order[i + 1]] for i in clear):
+        return []
+    return distinct[sorted(order[:3], key=lambda i: first[i]) if form == "common" else order[:3]].tolist()
+
+
+def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: np.random.Generator,
+               exact: bool, ask_depths: list[float]) -> list[Placed]:
+    """Lines of words, spread evenly with some chance, and questions about them at the depths given."""
+    counts = word_counts(form, num_words, len(names), rng, exact)
+    words = np.repeat(np.array(names)[rng.permutation(len(names))[:len(counts)]], counts)
+    words = words[rng.permutation(len(words))].tolist()
+    per_line = 16 if exact else int(rng.integers(8, 25))
+    lines = [words[i:i + per_line] for i in range(0, len(words), per_line)]
+    depths = [DEPTH_OF_LAST_FACT * (i + rng.random()) / len(lines) for i in range(len(lines))]
+    placed = [Placed(depth, forms.fill("words", {"words": line})) for depth, line in zip(depths, lines)]
+    for ask_depth in ask_depths:
+        asked = asked_words(form, [word for depth, line in zip(depths, lines) if depth < ask_depth for word in line])
+        if asked:
+            slots = {f"word{i}": [word] for i, word in enumerate(asked, 1)}
+            placed.append(Placed(ask_depth, forms.fill(form, slots, form, tuple(slots)), is_question=True))
+    return placed
+
+
+class SequenceMaker:
+    def __init__(self, forms: Forms, names: list[int], filler: np.ndarray):
+        """`names`: ids of words; `filler`: the corpus, a flat array of ids."""
+        self.forms, self.names, self.filler = forms, names, filler
+
+    def _filler(self, num_tokens: int, rng: np.random.Generator, is_one_stretch: bool) -> np.ndarray:
+        """Text from random places: one stretch, or several as if documents followed each other."""
+        pieces, left = [], num_tokens
+        while left > 0:
+            size = left if is_one_stretch else int(min(left, rng.integers(400, 4000)))
+            begin = int(rng.integers(0, len(self.filler) - size))
+            pieces.append(self.filler[begin:begin + size])
+            left -= size
+        return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64)
+
+    def _lay_out(self, placed: list[Placed], length: int, rng: np.random.Generator, is_one_stretch: bool) -> Sequence:
+        """Sentences at their depths in the filler; those of one depth keep their order."""
+        num_filler = length - 1 - sum(len(p.sentence.ids) for p in placed)
+        if num_filler < 0:
+            raise ValueError(f"{len(placed)} sentences do not fit {length} tokens")
+        filler = self._filler(num_filler, rng, is_one_stretch)
+        ids, marks = np.full(length, BEGIN_ID, np.int64), np.zeros(length, np.int8)
+        at, next_filler, questions = 1, 0, []
+        for p in sorted(placed, key=lambda p: p.depth):
+            cut = int(p.depth * num_filler)
+            size = cut - next_filler
+            ids[at:at + size] = filler[next_filler:cut]
+            at, next_filler = at + size, cut
+            end = at + len(p.sentence.ids)
+            ids[at:end], marks[at:end] = p.sentence.ids, p.sentence.marks
+            if p.is_question:
+                questions.append(at + np.flatnonzero(marks[at:end] >= FIRST_ANSWER))
+            at = end
+        ids[at:] = filler[next_filler:]
+        return Sequence(ids, marks, questions)
+
+    def training_sequence(self, length: int, rng: np.random.Generator) -> Sequence:
+        """Facts and questions are 2 to 65 % of the text (short ones have many), of all kinds in random shares.
+
+        Three texts in ten have lines of words as well. Questions stand on the way and at the end.
+        """
+        least = 0.3 if length <= 2048 else 0.08 if length <= 8192 else 0.02
+        budget = math.exp(rng.uniform(math.log(least), math.log(0.65))) * length
+        num_pool = int(math.exp(rng.uniform(math.log(6), math.log(400))))
+        scene = Scene(self.forms, self.names, rng, num_pool, two_word_share=float(rng.choice([0.0, 0.4, 1.0])))
+        shares = np.array([GROUP_WEIGHTS[name] for name in GROUPS]) * rng.exponential(1.0, len(GROUPS))
+        kinds = list(GROUPS.values())
+        asked_share = rng.uniform(0.5, 1.0)
+
+        placed: list[Placed] = []
+        used = 0
+        if rng.random() < 0.3:
+            form = "common" if rng.random() < 0.5 else "frequent"
+            num_words = max(60, int(rng.uniform(0.05, 0.4) * length))
+            ask_depths = sorted([*rng.uniform(0.2, 1.0, 3).tolist(), 1.0])
+            placed = word_lines(self.forms, self.names, form, num_words, rng, False, ask_depths)
+            used = sum(len(p.sentence.ids) for p in placed)
+            budget += used
+        for kind in rng.choice(len(kinds), size=length // 16, p=shares / shares.sum()):
+            if used >= min(budget, length - 250):
+                break
+            group = kinds[kind](scene)
+            depths = np.sort(rng.uniform(0, DEPTH_OF_LAST_FACT, len(group.facts))).tolist()
+            placed += [Placed(depth, fact) for depth, fact in zip(depths, group.facts)]
+            used += sum(len(fact.ids) for fact in group.facts)
+            if rng.random() < asked_share:
+                depth = rng.uniform(depths[-1], 1.0) if rng.random() < 0.6 else 1.0
+                placed.append(Placed(depth, group.question, is_question=True))
+                used += len(group.question.ids)
+        placed = [placed[i] for i in rng.permutation(len(placed))]  # sorting is stable: questions at the end mix
+        return self._lay_out(placed, length, rng, is_one_stretch=False)
+
+    def training_batch(self, length: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """ids and marks [num_tokens / length, length]."""
+        made: list[Sequence] = []
+        while len(made) < num_tokens // length:
+            try:
+                made.append(self.training_sequence(length, rng))
+            except ValueError:
+                continue  # more sentences than tokens, which short lengths meet now and then
+        return np.stack([s.ids for s in made]), np.stack([s.marks for s in made])
+
+    def task(self, kind: str, length: int, rng: np.random.Generator) -> Sequence:
+        """One text of an evaluation: facts at random depths, its questions at the end.
+
+        As the project's tasks, except that some have more questions a text, which costs nothing.
+        """
+        if kind in ("common_words", "frequent_words"):
+            form = kind.removesuffix("_words")
+            placed = word_lines(self.forms, self.names, form, length // 4, rng, True, [1.0])
+            return self._lay_out(placed, length, rng, is_one_stretch=True)
+        num_facts = max(8, length // 256)
+        recall = functools.partial(Scene.code, form="recall")
+        question = functools.partial(Scene.code, form="question")
+        asked, num_questions, others, num_others = {
+            "single": (recall, 1, recall, 0),
+            "lookalike": (recall, 1, recall, num_facts - 1),
+            "eight": (recall, 8, recall, num_facts - 8),
+            "multi_key": (question, 4, question, num_facts - 4),
+            "multi_value": (Scene.list_of_codes, 1, recall, num_facts - 1),
+            "multi_query": (question, 4, question, num_facts - 4),
+            "trace": (Scene.trace, 2, Scene.trace, num_facts // 4 - 2),
+            "soft": (Scene.soft, 4, Scene.soft, num_facts - 4),
+            "qa_single": (Scene.lives, 4, Scene.lives, num_facts - 4),
+            "qa_two_hop": (Scene.works, 2, Scene.works, max(2, num_facts // 3) - 2)}[kind]
+        scene = Scene(self.forms, self.names, rng, max(8, num_facts // 4), 1.0 if kind == "multi_key" else 0.0)
+        groups = [asked(scene) for _ in range(num_questions)] + [others(scene) for _ in range(num_others)]
+        placed = [Placed(depth, fact) for group in groups for depth, fact in zip(
+            np.sort(rng.uniform(0, DEPTH_OF_LAST_FACT, len(group.facts))).tolist(), group.facts)]
+        placed += [Placed(1.0, group.question, is_question=True) for group in groups[:num_questions]]
+        return self._lay_out(placed, length, rng, is_one_stretch=True)
+
+
+TASKS = ("single", "lookalike", "eight", "multi_key", "multi_value", "multi_query", "trace", "soft", "qa_single",
+         "qa_two_hop", "common_words", "frequent_words")
+
+
+def jumping_positions(batch: int, length: int, limit: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Positions [batch, length]; a share of the rows leaps ahead at up to eight places, but stays below `limit`.
+
+    So short texts train distances that only long ones would have.
+    """
+    positions = np.tile(np.arange(length, dtype=np.int32), (batch, 1))
+    for row in positions:
+        if length < limit and rng.random() < share:
+            cuts = np.sort(rng.integers(0, length, int(rng.integers(1, 9))))
+            leaps = rng.dirichlet(np.ones(len(cuts))) * rng.uniform(0, limit - length)
+            for cut, leap in zip(cuts, leaps.astype(np.int32)):
+                row[cut:] += leap
+    return positions
