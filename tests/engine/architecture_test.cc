@@ -2,7 +2,6 @@
 // and logits, made by golden/make_architectures.py.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +10,7 @@
 #include "fovea/engine/session.h"
 #include "fovea/model_io/model_config.h"
 #include "tests/engine/made_up_model.h"
+#include "tests/support/hex_floats.h"
 #include "tests/support/relative_error.h"
 
 namespace fovea {
@@ -22,22 +22,12 @@ using test::relative_error;
 constexpr int64_t kNumTokens = 150;  // more than a page
 constexpr int64_t kNumRows = 12;     // whose logits are known
 
-std::vector<float> from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) {
-    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
 class Architectures : public testing::TestWithParam<const char*> {};
 
 TEST_P(Architectures, LogitsAreThoseOfTransformers) {
   std::ifstream file("tests/golden/architectures.json");
   const json golden = json::parse(file).at(GetParam());
-  const std::vector<float> want = from_hex(golden.at("logits"));
+  const std::vector<float> want = test::floats_of_hex(golden.at("logits"));
   const test::TempDir folder;
   ASSERT_NO_FATAL_FAILURE(test::write_made_up_model(folder, golden.at("config").dump()));
   const auto model = Model::load(folder.path(), {.compute = ComputeType::kF32, .progress = {}});
