@@ -52,7 +52,7 @@ TEST_P(Architectures, LogitsAreThoseOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "qwen3_moe",
-                                         "gemma3"),
+                                         "gemma3", "gpt_oss"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

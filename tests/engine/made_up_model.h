@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,19 +17,37 @@
 
 namespace fovea::test {
 
-/// The numbers of golden/make_architectures.py: base + values in [-0.5, 0.5) by the tensor's name.
-inline std::vector<float> made_up_weights(const std::string& name, size_t count, float base) {
+/// The numbers of golden/make_architectures.py, different for every name and place.
+inline std::vector<uint32_t> made_up_bits(const std::string& name, size_t count) {
   uint32_t seed = 2166136261u;
   for (const char c : name) seed = (seed ^ static_cast<uint8_t>(c)) * 16777619u;  // FNV-1a
-  std::vector<float> values(count);
+  std::vector<uint32_t> values(count);
   for (size_t i = 0; i < count; ++i) {
     uint32_t x = static_cast<uint32_t>(i) * 0x9E3779B9u + seed;
     x = (x ^ (x >> 16)) * 0x21F0AAADu;
     x = (x ^ (x >> 15)) * 0x735A2D97u;
     x ^= x >> 15;
-    values[i] = base + static_cast<float>(x >> 8) * 0x1p-24f - 0.5f;
+    values[i] = x;
   }
   return values;
+}
+
+/// base + values in [-0.5, 0.5).
+inline std::vector<float> made_up_weights(const std::string& name, size_t count, float base) {
+  std::vector<float> values;
+  for (const uint32_t bits : made_up_bits(name, count)) {
+    values.push_back(base + static_cast<float>(bits >> 8) * 0x1p-24f - 0.5f);
+  }
+  return values;
+}
+
+/// Codes of MXFP4, any byte, or exponents from 119 to 122.
+inline std::string made_up_mxfp4(const std::string& name, size_t count, bool is_exponent) {
+  std::string bytes;
+  for (const uint32_t bits : made_up_bits(name, count)) {
+    bytes.push_back(static_cast<char>(is_exponent ? 119 + (bits >> 30) : bits >> 24));
+  }
+  return bytes;
 }
 
 inline void write_file(const std::string& path, const std::string& bytes) {
@@ -51,13 +70,24 @@ inline void write_made_up_model(
     const EditWeights& edit = [](const std::string&, std::vector<float>&) {}) {
   const ModelConfig config = config_from_json(config_json, "config.json");
   SafetensorsBuilder tensors;
+  std::set<std::string> written;  // several of ours may lie in one of the file's
   for (const ExpectedTensor& tensor : expected_tensors(config, FileFormat::kSafetensors)) {
+    if (!written.insert(tensor.file_name).second) continue;
+    std::vector<int64_t> shape = file_shape(tensor);
     size_t count = 1;
-    for (const int64_t dim : tensor.shape) count *= static_cast<size_t>(dim);
+    for (const int64_t dim : shape) count *= static_cast<size_t>(dim);
+    if (!tensor.exponents_name.empty()) {
+      tensors.add(tensor.file_name, "U8", shape, made_up_mxfp4(tensor.file_name, count, false));
+      count /= static_cast<size_t>(shape.back());
+      shape.pop_back();
+      tensors.add(tensor.exponents_name, "U8", shape,
+                  made_up_mxfp4(tensor.exponents_name, count, true));
+      continue;
+    }
     const bool ones = tensor.is_norm && config.architecture != Architecture::kGemma3;
     std::vector<float> values = made_up_weights(tensor.file_name, count, ones ? 1.0f : 0.0f);
     edit(tensor.name, values);
-    tensors.add_f32(tensor.file_name, tensor.shape, values);
+    tensors.add_f32(tensor.file_name, shape, values);
   }
   write_file(folder.file("config.json"), config_json);
   write_file(folder.file("model.safetensors"), tensors.build());

@@ -6,7 +6,7 @@ import json, numpy as np
 from gguf.constants import GGMLQuantizationType as T, GGML_QUANT_SIZES as S
 from gguf.quants import dequantize
 rng = np.random.default_rng(20261)
-half_at = {'Q4_0': [0], 'Q4_1': [0, 2], 'Q5_0': [0], 'Q5_1': [0, 2], 'Q8_0': [0], 'Q4_K': [0, 2], 'Q5_K': [0, 2], 'Q6_K': [208], 'F16': [0], 'BF16': []}
+half_at = {'Q4_0': [0], 'Q4_1': [0, 2], 'Q5_0': [0], 'Q5_1': [0, 2], 'Q8_0': [0], 'Q4_K': [0, 2], 'Q5_K': [0, 2], 'Q6_K': [208], 'F16': [0], 'BF16': [], 'MXFP4': []}
 out = {}
 for name, halves in half_at.items():
     elements, size = S[T[name]]
@@ -17,6 +17,8 @@ for name, halves in half_at.items():
             p[at:at + 2] = np.frombuffer(np.float16(rng.normal() * 0.1).tobytes(), np.uint8)
         if name == 'BF16':
             p[:] = np.frombuffer(np.float32(rng.normal()).tobytes(), np.uint8)[2:]
+        if name == 'MXFP4':
+            p[0] = rng.integers(118, 128)
     values = dequantize(raw.reshape(1, -1), T[name]).astype(np.float32).ravel()
     assert np.isfinite(values).all() and values.size == packs * elements
     out[name] = {'bytes': raw.tobytes().hex(), 'f32': values.tobytes().hex()}

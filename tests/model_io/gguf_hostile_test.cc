@@ -188,8 +188,8 @@ TEST(GgufHostile, UnknownValueTypes) {
 }
 
 TEST(GgufHostile, UnknownTensorTypesAreNamed) {
-  // 4 and 5 were withdrawn; 10 and 39 exist (Q2_K, MXFP4) but not here; the last is -1.
-  for (const uint32_t type : {4u, 5u, 10u, 39u, 1000u, 0xffffffffu}) {
+  // 4 and 5 were withdrawn; 10 and 11 exist (Q2_K, Q3_K) but not here; the last is -1.
+  for (const uint32_t type : {4u, 5u, 10u, 11u, 1000u, 0xffffffffu}) {
     GgufBuilder file;
     file.add_tensor_info("blk.0.weight", {256}, type, 0);
     file.add_data(1024);

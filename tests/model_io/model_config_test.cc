@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,8 @@ namespace {
 using nlohmann::json;
 using testing::Each;
 using testing::ElementsAre;
+using testing::FloatNear;
+using testing::Pointwise;
 
 json llama_json() {
   return {{"model_type", "llama"},    {"hidden_size", 64},
@@ -74,12 +77,53 @@ TEST(ConfigFromJson, LinearAndUnknownRopeScaling) {
   value["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
   EXPECT_THAT(parse(value).rope_factors, Each(4.0f));
   EXPECT_EQ(parse(value).rope_factors.size(), 8u);
-  value["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  expect_refused(value, ErrorCode::kUnsupported, "rope scaling 'yarn' is not supported");
+  value["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
+  expect_refused(value, ErrorCode::kUnsupported, "rope scaling 'dynamic' is not supported");
   value["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 0.0}};
   expect_refused(value, ErrorCode::kInvalidFile, "rope factor must be in (0, 1000000], is 0");
   value["rope_scaling"] = 4;
   expect_refused(value, ErrorCode::kInvalidFile, "expected an object");
+}
+
+TEST(ConfigFromJson, Yarn) {
+  json value = llama_json();
+  value["rope_scaling"] = {{"rope_type", "yarn"},
+                           {"factor", 4.0},
+                           {"original_max_position_embeddings", 512},
+                           {"truncate", false}};
+  // Divisors of the frequencies and the factor of q and k that transformers computes.
+  EXPECT_THAT(parse(value).rope_factors,
+              Pointwise(FloatNear(1e-6f),
+                        {1.0f, 1.0491738f, 1.4204821f, 2.1985669f, 4.0f, 4.0f, 4.0f, 4.0f}));
+  EXPECT_NEAR(parse(value).softmax_scale, 1.138629436 * 1.138629436 / 4.0, 1e-9);
+  value["rope_scaling"]["truncate"] = true;
+  EXPECT_THAT(
+      parse(value).rope_factors,
+      Pointwise(FloatNear(1e-6f), {1.0f, 1.2307692f, 1.6f, 2.2857142f, 4.0f, 4.0f, 4.0f, 4.0f}));
+  value["rope_scaling"]["attention_factor"] = 1.0;
+  EXPECT_NEAR(parse(value).softmax_scale, 1.0 / 4.0, 1e-9);
+  value["rope_scaling"]["beta_slow"] = -1.0;
+  expect_refused(value, ErrorCode::kInvalidFile, "beta_slow must be in (0, 1000000], is -1");
+  value["rope_scaling"]["mscale"] = 0.7;
+  expect_refused(value, ErrorCode::kUnsupported, "yarn's mscale is not supported");
+}
+
+TEST(ConfigFromJson, GptOssNeedsItsOwnTypesAndNumbers) {
+  std::ifstream file("tests/golden/architectures.json");
+  const json good = json::parse(file).at("gpt_oss").at("config");
+  EXPECT_TRUE(parse(good).attention_sinks);
+  json value = good;
+  value["swiglu_limit"] = 6.0;
+  expect_refused(value, ErrorCode::kUnsupported, "a swiglu_limit other than 7");
+  value = good;
+  value.erase("quantization_config");
+  expect_refused(value, ErrorCode::kUnsupported, "gpt_oss without experts in MXFP4");
+  value = good;
+  value["hidden_size"] = 80;
+  expect_refused(value, ErrorCode::kInvalidFile, "multiples of 32 for MXFP4, are 80 and 96");
+  value = good;
+  value["attention_bias"] = false;
+  expect_refused(value, ErrorCode::kUnsupported, "no attention_bias");
 }
 
 TEST(ConfigFromJson, MistralWindow) {

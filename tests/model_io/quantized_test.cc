@@ -22,7 +22,7 @@ std::vector<std::byte> from_hex(const std::string& hex) {
 }
 
 std::optional<WeightType> type_of_name(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(WeightType::kQ6_K); ++i) {
+  for (int i = 0; i <= static_cast<int>(WeightType::kMxFp4); ++i) {
     const auto type = static_cast<WeightType>(i);
     if (weight_type_name(type) == name) return type;
   }
@@ -34,7 +34,7 @@ std::optional<WeightType> type_of_name(const std::string& name) {
 TEST(Quantized, AgreesWithGoldenValues) {
   std::ifstream stream("tests/golden/quantized.json");
   const nlohmann::json golden = nlohmann::json::parse(stream);
-  ASSERT_EQ(golden.size(), 10u);
+  ASSERT_EQ(golden.size(), 11u);
   for (const auto& [name, entry] : golden.items()) {
     const auto type = type_of_name(name);
     ASSERT_TRUE(type.has_value()) << name;
@@ -50,10 +50,31 @@ TEST(Quantized, AgreesWithGoldenValues) {
   }
 }
 
+TEST(Quantized, Mxfp4OfSafetensors) {
+  // Codes 0 ... 15 twice, two in a byte, the first in the low bits; exponents 127 is 1, 126 is 1/2.
+  std::vector<std::byte> codes;
+  for (int i = 0; i < 32; ++i) codes.push_back(static_cast<std::byte>(0x10 + 0x22 * (i % 8)));
+  std::vector<std::byte> exponents = {std::byte{127}, std::byte{126}};
+  std::vector<float> values(64);
+  dequantize_mxfp4(codes, exponents, values);
+  const float steps[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  for (size_t i = 0; i < 64; ++i) {
+    const float sign = i % 16 < 8 ? 1.0f : -1.0f;
+    EXPECT_EQ(values[i], sign * steps[i % 8] * (i < 32 ? 1.0f : 0.5f)) << i;
+  }
+  exponents = {std::byte{0}, std::byte{255}};
+  dequantize_mxfp4(codes, exponents, values);
+  EXPECT_EQ(values[2], 0x1p-127f);
+  EXPECT_EQ(find_non_finite(values), 32);
+  EXPECT_THROW(dequantize_mxfp4(codes, exponents, std::span(values).first(32)), Error);
+  EXPECT_THROW(dequantize_mxfp4(codes, {}, values), Error);
+}
+
 TEST(Quantized, TypesOfTheTableAreInOrder) {
   EXPECT_EQ(weight_type_name(WeightType::kF64), "F64");
   EXPECT_EQ(weight_type_name(WeightType::kBool), "BOOL");
   EXPECT_EQ(weight_type_name(WeightType::kQ6_K), "Q6_K");
+  EXPECT_EQ(weight_type_name(WeightType::kMxFp4), "MXFP4");
   EXPECT_EQ(pack_bytes(WeightType::kF8E4M3), 1);
   for (const uint32_t number :
        {0u, 1u, 2u, 3u, 6u, 7u, 8u, 12u, 13u, 14u, 24u, 25u, 26u, 27u, 28u, 30u}) {

@@ -45,6 +45,20 @@ std::vector<const cpu::RowKernels*> kernel_sets() {
   return sets;
 }
 
+/// GateFunction::kClampedSwiglu of gate_up [rows, 2 * n].
+std::vector<double> clamped_swiglu(const std::vector<float>& gate_up, int64_t rows, int64_t n) {
+  std::vector<double> result;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      const double gate = std::min(7.0, double{gate_up[static_cast<size_t>(2 * r * n + i)]});
+      const double up =
+          std::clamp(double{gate_up[static_cast<size_t>((2 * r + 1) * n + i)]}, -7.0, 7.0);
+      result.push_back(gate / (1.0 + std::exp(-1.702 * gate)) * (up + 1.0));
+    }
+  }
+  return result;
+}
+
 TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
   for (const cpu::RowKernels* set : kernel_sets()) {
     for (const int64_t n : {1, 15, 16, 17, 64, 576}) {
@@ -59,6 +73,8 @@ TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
       expect_close(out, reference::gated_activation(true, x, 1, n), 1e-5);
       set->gelu_mul_f32(x.data(), x.data() + n, n, out.data());
       expect_close(out, reference::gated_activation(false, x, 1, n), 1e-5);
+      set->clamped_swiglu_f32(x.data(), x.data() + n, n, out.data());
+      expect_close(out, clamped_swiglu(x, 1, n), 1e-5);
       EXPECT_EQ(set->highest(x.data(), n), *std::max_element(row.begin(), row.end()));
       std::vector<float> infinite = row;
       infinite[static_cast<size_t>(n / 2)] = std::numeric_limits<float>::infinity();
@@ -191,6 +207,11 @@ TEST(GatedActivation, MatchesPlainLoops) {
   EXPECT_THROW(
       gated_activation(GateFunction::kSilu, in, make_view(out.data(), DType::kF32, {3, 19})),
       Error);
+  const std::vector<float> wide = random_floats(3 * 2 * 20, 12, 8);  // past the limits of 7
+  gated_activation(GateFunction::kClampedSwiglu,
+                   make_view(const_cast<float*>(wide.data()), DType::kF32, {3, 40}),
+                   make_view(out.data(), DType::kF32, {3, 20}));
+  expect_close(out, clamped_swiglu(wide, 3, 20), 1e-5);
 }
 
 TEST(Elementwise, AddsAndConverts) {

@@ -79,6 +79,23 @@ TEST(ChatTemplate, Llama3HasHeaders) {
             "<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
+TEST(ChatTemplate, HarmonyHasASystemTurnOfItsOwnAndChannels) {
+  const auto chat = detect_chat_template("{{ '<|start|>assistant<|channel|>final<|message|>' }}");
+  ASSERT_TRUE(chat.has_value());
+  EXPECT_EQ(chat->family, ChatFamily::kHarmony);
+  const std::vector<ChatMessage> messages = {
+      {"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Yes?"}, {"user", "Go"}};
+  const std::string text = flat(render_chat(*chat, messages));
+  EXPECT_TRUE(text.starts_with("<|start|>system<|message|>You are ChatGPT")) << text;
+  const size_t developer = text.find("<|start|>developer");
+  ASSERT_NE(developer, std::string::npos);
+  EXPECT_EQ(text.substr(developer),
+            "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n<|end|>"
+            "<|start|>user<|message|>Hi<|end|>"
+            "<|start|>assistant<|channel|>final<|message|>Yes?<|end|>"
+            "<|start|>user<|message|>Go<|end|><|start|>assistant");
+}
+
 TEST(ChatTemplate, NoTemplateIsNoChat) { EXPECT_FALSE(detect_chat_template("").has_value()); }
 
 TEST(ChatTemplate, AnUnknownTemplateIsSaidAndNamesTheWayOut) {

@@ -42,6 +42,18 @@ TokenScore rate_token(std::span<const float> logits, int32_t target) {
   return score;
 }
 
+GateFunction gate_function(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return GateFunction::kSilu;
+    case Activation::kGeluTanh:
+      return GateFunction::kGeluTanh;
+    case Activation::kClampedSwiglu:
+      return GateFunction::kClampedSwiglu;
+  }
+  fail(ErrorCode::kUnsupported, "activation {} is not known", static_cast<int>(activation));
+}
+
 /// The sum that a piece's time goes to, or null.
 double* sum_of(StepOp op, ForwardReport& report) {
   switch (op) {
@@ -79,7 +91,10 @@ Transformer::Transformer(const Model& model, int64_t max_rows)
   attended_ =
       Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
   rope_ = RopeTable(config.head_dim, config.rope_theta, config.rope_factors, device);
-  rope_local_ = RopeTable(config.head_dim, config.rope_theta_local, {}, device);
+  rope_local_ = RopeTable(config.head_dim, config.rope_theta_local,
+                          config.scales_local_rope ? std::span<const float>(config.rope_factors)
+                                                   : std::span<const float>(),
+                          device);
   reset_report();
 }
 
@@ -208,6 +223,9 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
     ops.matmul_add(attended, weights.attention_out, residual);
     worker.lap(StepOp::kOutputMatmul, layer);
   }
+  if (!weights.attention_out_bias.empty()) {
+    ops.add_bias(weights.attention_out_bias.view(), residual);
+  }
   ops.norm(residual, weights.mlp_norm.view(), eps, layer + 1,
            rows_of(worker.normed.view(), 0, slab.count));
   worker.lap(StepOp::kMlpNorm, layer);
@@ -217,14 +235,23 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
 void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   const ModelConfig& config = model_.config();
   const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(layer)];
-  const GateFunction function =
-      config.activation == Activation::kSilu ? GateFunction::kSilu : GateFunction::kGeluTanh;
+  const GateFunction function = gate_function(config.activation);
   RowOps& ops = *worker.ops;
   const TensorView residual = rows_of(residual_.view(), slab.first, slab.count);
   if (config.num_experts > 0) {
-    ops.moe({rows_of(worker.normed.view(), 0, slab.count), &weights.router,
-             &weights.experts_gate_up, &weights.experts_down, config.experts_per_token,
-             config.normalise_experts, function, residual});
+    MoeTask task;
+    task.normed = rows_of(worker.normed.view(), 0, slab.count);
+    task.router = &weights.router;
+    task.gate_up = &weights.experts_gate_up;
+    task.down = &weights.experts_down;
+    task.router_bias = weights.router_bias.view();
+    task.gate_up_bias = weights.experts_gate_up_bias.view();
+    task.down_bias = weights.experts_down_bias.view();
+    task.top_k = config.experts_per_token;
+    task.normalise = config.normalise_experts;
+    task.function = function;
+    task.residual = residual;
+    ops.moe(task);
     worker.lap(StepOp::kExperts, layer);
     return;
   }
@@ -288,6 +315,7 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvV
     params.out = rows_of(attended_.view(), row, count);
     params.softmax_scale = static_cast<float>(config.softmax_scale);
     if (config.is_local(layer)) params.window_left = config.sliding_window - 1;
+    params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
     attend(params, workers_->context());
   }
   workers_->lap(num_rows_ == 1 ? StepOp::kDecodeAttention : StepOp::kDenseAttention, layer);
@@ -302,6 +330,7 @@ void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const Kv
   params.batch = input_.batch();
   params.out = rows_of(attended_.view(), 0, num_rows_);
   params.softmax_scale = static_cast<float>(model_.config().softmax_scale);
+  params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
   if (step.periphery) {
     params.periphery.k_mean = step.cache->stats(layer).centroid;
     params.periphery.v_mean = step.cache->stats(layer).v_mean;

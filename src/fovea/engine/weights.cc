@@ -53,7 +53,10 @@ class Loader {
   /// `tensor` where the model computes.
   Tensor on_device(Tensor tensor) const {
     if (context_.device.type == DeviceType::kCpu || tensor.empty()) return tensor;
-    Tensor copy(tensor.view().dtype, {tensor.view().shape[0]}, context_.device);
+    const TensorView& view = tensor.view();
+    Tensor copy = view.rank == 1
+                      ? Tensor(view.dtype, {view.shape[0]}, context_.device)
+                      : Tensor(view.dtype, {view.shape[0], view.shape[1]}, context_.device);
     copy_tensor(tensor.view(), copy.view(), context_);
     return copy;
   }
@@ -127,6 +130,26 @@ Tensor fused_bias(Loader& loader, const std::string& prefix, int64_t size) {
   return loader.on_device(std::move(fused));
 }
 
+void load_expert_biases(Loader& loader, const std::string& prefix, const ModelConfig& config,
+                        LayerWeights& layer) {
+  Tensor gate_up(DType::kF32, {config.num_experts, 2 * config.expert_dim});
+  Tensor down(DType::kF32, {config.num_experts, config.model_dim});
+  for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+    const auto copy = [&](const char* name, int64_t offset, const Tensor& to) {
+      const Tensor bias =
+          loader.vector_on_cpu(fmt::format("{}experts.{}.{}", prefix, expert, name));
+      std::copy_n(bias.as<float>(), bias.view().shape[0],
+                  to.as<float>() + expert * to.view().shape[1] + offset);
+    };
+    copy("gate_bias", 0, gate_up);
+    copy("up_bias", config.expert_dim, gate_up);
+    copy("down_bias", 0, down);
+  }
+  layer.router_bias = loader.vector(prefix + "router_bias");
+  layer.experts_gate_up_bias = loader.on_device(std::move(gate_up));
+  layer.experts_down_bias = loader.on_device(std::move(down));
+}
+
 void load_experts(Loader& loader, const std::string& prefix, const ModelConfig& config, DType dtype,
                   Device device, LayerWeights& layer) {
   layer.router = loader.packed(dtype, config.num_experts, config.model_dim);
@@ -141,6 +164,7 @@ void load_experts(Loader& loader, const std::string& prefix, const ModelConfig& 
     loader.expert_matrix(of_expert + "up", expert, config.expert_dim, layer.experts_gate_up);
     loader.expert_matrix(of_expert + "down", expert, 0, layer.experts_down);
   }
+  if (config.expert_bias) load_expert_biases(loader, prefix, config, layer);
 }
 
 }  // namespace
@@ -212,6 +236,8 @@ Weights load_weights(ModelFile file, DType dtype, DType layer_dtype, const Conte
     layer.k_norm = loader.vector(prefix + "k_norm");
     layer.attention_out = loader.packed(dtype, config.model_dim, q_dim);
     loader.matrix(prefix + "o", 0, layer.attention_out);
+    layer.attention_out_bias = loader.vector(prefix + "o_bias");
+    layer.sinks = loader.vector(prefix + "sinks");
     layer.post_attention_norm = loader.vector(prefix + "post_attention_norm");
     layer.mlp_norm = loader.vector(prefix + "mlp_norm");
     if (config.num_experts > 0) {

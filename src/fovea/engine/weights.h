@@ -23,6 +23,8 @@ struct LayerWeights {
   Tensor qkv_bias;              // f32 [(num_q_heads + 2 num_kv_heads) head_dim], or empty
   Tensor q_norm, k_norm;        // f32 [head_dim], or empty
   PackedWeights attention_out;  // [model_dim, num_q_heads head_dim]
+  Tensor attention_out_bias;    // f32 [model_dim], or empty
+  Tensor sinks;                 // f32 [num_q_heads], or empty
   Tensor post_attention_norm;   // f32 [model_dim], or empty
   Tensor mlp_norm;              // f32 [model_dim]
   PackedWeights gate_up;        // [2 mlp_dim, model_dim]
@@ -32,6 +34,8 @@ struct LayerWeights {
   PackedWeights router;           // [num_experts, model_dim]
   ExpertWeights experts_gate_up;  // each [2 expert_dim, model_dim]
   ExpertWeights experts_down;     // each [model_dim, expert_dim]
+  // f32 [num_experts], [num_experts, 2 expert_dim] and [num_experts, model_dim], or empty.
+  Tensor router_bias, experts_gate_up_bias, experts_down_bias;
 };
 
 struct Weights {

@@ -11,13 +11,16 @@ namespace {
 
 Architecture find_architecture(const Gguf& gguf) {
   const std::string_view name = gguf.get_string("general.architecture");
-  for (const auto architecture : {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3,
-                                  Architecture::kQwen3Moe, Architecture::kGemma3}) {
+  for (const auto architecture :
+       {Architecture::kLlama, Architecture::kQwen2, Architecture::kQwen3, Architecture::kQwen3Moe,
+        Architecture::kGemma3, Architecture::kGptOss}) {
     if (name == architecture_name(architecture)) return architecture;
   }
-  fail(ErrorCode::kUnsupported,
-       "'{}': architecture '{}' is not supported (llama, qwen2, qwen3, qwen3moe and gemma3 are)",
-       gguf.name(), shown(name));
+  fail(
+      ErrorCode::kUnsupported,
+      "'{}': architecture '{}' is not supported (llama, qwen2, qwen3, qwen3moe, gemma3 and gpt-oss "
+      "are)",
+      gguf.name(), shown(name));
 }
 
 std::optional<int32_t> find_token_id(const Gguf& gguf, std::string_view key) {
@@ -29,23 +32,37 @@ std::optional<int32_t> find_token_id(const Gguf& gguf, std::string_view key) {
   return static_cast<int32_t>(*id);
 }
 
-void read_rope_scaling(const Gguf& gguf, const std::string& prefix, ModelConfig& config) {
+// Returns what scaling multiplies q and k by, each.
+double read_rope_scaling(const Gguf& gguf, const std::string& prefix, ModelConfig& config) {
   const std::string type(gguf.find_string(prefix + "rope.scaling.type").value_or("none"));
-  if (type == "none" || type.empty()) return;
-  if (type != "linear") {
+  if (type == "none" || type.empty()) return 1.0;
+  const bool is_known_yarn = type == "yarn" && config.architecture == Architecture::kGptOss;
+  if (type != "linear" && !is_known_yarn) {
     fail(ErrorCode::kUnsupported, "'{}': rope scaling '{}' is not supported (linear is)",
          gguf.name(), shown(type));
   }
   const double factor = gguf.get_float(prefix + "rope.scaling.factor");
+  if (is_known_yarn) {
+    YarnScaling scaling;
+    scaling.factor = factor;
+    scaling.original_context_length = gguf.get_int(prefix + "rope.scaling.original_context_length");
+    scaling.truncate = false;  // as the model was trained; the format has no key
+    check_yarn(scaling, gguf.name());
+    config.rope_factors = yarn_rope_factors(config.head_dim, config.rope_theta, scaling);
+    return yarn_attention_factor(factor);
+  }
   config.rope_factors.assign(static_cast<size_t>(config.head_dim / 2), static_cast<float>(factor));
+  return 1.0;
 }
 
-// Gemma 3: five local layers, then a global one, unless the file has its own pattern.
+// Gemma 3: five local layers, then a global one, gpt-oss: one and one.
 void read_local_layers(const Gguf& gguf, const std::string& prefix, ModelConfig& config) {
   config.sliding_window = gguf.find_int(prefix + "attention.sliding_window").value_or(0);
   if (config.sliding_window == 0) return;
   const auto num_layers = static_cast<size_t>(config.num_layers);
-  const int64_t period = config.architecture == Architecture::kGemma3 ? 6 : 0;
+  int64_t period = 0;
+  if (config.architecture == Architecture::kGemma3) period = 6;
+  if (config.architecture == Architecture::kGptOss) period = 2;
   config.local_layers.assign(num_layers, true);
   for (size_t i = 0; period > 0 && i < num_layers; ++i) {
     config.local_layers[i] = (static_cast<int64_t>(i) + 1) % period != 0;
@@ -100,7 +117,8 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
            gguf.name(), key, value, config.head_dim);
     }
   }
-  if (config.architecture == Architecture::kQwen3Moe) {
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
+  if (config.architecture == Architecture::kQwen3Moe || gpt_oss) {
     config.num_experts = gguf.get_int(prefix + "expert_count");
     config.experts_per_token = gguf.get_int(prefix + "expert_used_count");
     config.expert_dim = gguf.get_int(prefix + "expert_feed_forward_length");
@@ -130,12 +148,15 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
 
   config.rope_theta = gguf.find_float(prefix + "rope.freq_base").value_or(10000.0);
   config.rope_theta_local = config.rope_theta;
-  read_rope_scaling(gguf, prefix, config);
-  config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  const double multiplier = read_rope_scaling(gguf, prefix, config);
+  config.softmax_scale = multiplier * multiplier / std::sqrt(static_cast<double>(config.head_dim));
   read_local_layers(gguf, prefix, config);
   if (config.architecture == Architecture::kGemma3) read_gemma3(gguf, prefix, config);
 
   config.qkv_bias = gguf.find_tensor("blk.0.attn_q.bias") != nullptr;
+  config.output_bias = config.expert_bias = config.attention_sinks = gpt_oss;
+  config.scales_local_rope = gpt_oss;
+  if (gpt_oss) config.activation = Activation::kClampedSwiglu;
   config.qk_norm = config.architecture == Architecture::kQwen3 ||
                    config.architecture == Architecture::kQwen3Moe ||
                    config.architecture == Architecture::kGemma3;

@@ -27,9 +27,10 @@ Architecture find_architecture(const JsonObject& object) {
   if (*type == "qwen3") return Architecture::kQwen3;
   if (*type == "qwen3_moe") return Architecture::kQwen3Moe;
   if (*type == "gemma3_text") return Architecture::kGemma3;
+  if (*type == "gpt_oss") return Architecture::kGptOss;
   fail(ErrorCode::kUnsupported,
-       "'{}': architecture '{}' is not supported (llama, mistral, qwen2, qwen3, qwen3_moe and "
-       "gemma3_text are)",
+       "'{}': architecture '{}' is not supported (llama, mistral, qwen2, qwen3, qwen3_moe, "
+       "gemma3_text and gpt_oss are)",
        object.name(), shown(*type));
 }
 
@@ -37,6 +38,14 @@ Activation find_activation(const JsonObject& object, const ModelConfig& config) 
   auto name = object.find_string("hidden_activation");  // Gemma's key, which wins there
   if (!name) name = object.find_string("hidden_act");
   if (!name) name = config.architecture == Architecture::kGemma3 ? "gelu_pytorch_tanh" : "silu";
+  if (config.architecture == Architecture::kGptOss) {
+    for (const auto& [key, value] : {std::pair("swiglu_alpha", 1.702), {"swiglu_limit", 7.0}}) {
+      if (object.find_float(key).value_or(value) != value) {
+        fail_unsupported(object, fmt::format("a {} other than {}", key, value));
+      }
+    }
+    if (*name == "silu") return Activation::kClampedSwiglu;
+  }
   if (*name == "silu") return Activation::kSilu;
   if (*name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   fail_unsupported(object, fmt::format("activation '{}'", shown(*name)));
@@ -59,11 +68,29 @@ std::vector<int32_t> find_token_ids(const JsonObject& object, const char* key) {
   return ids;
 }
 
-// `scaling` is a rope_scaling or rope_parameters object.
-void read_rope_scaling(const JsonObject& scaling, ModelConfig& config) {
+// Returns what YaRN multiplies q and k by, each.
+double read_yarn(const JsonObject& object, double factor, ModelConfig& config) {
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    if (object.find(key) != nullptr) fail_unsupported(object, fmt::format("yarn's {}", key));
+  }
+  YarnScaling scaling;
+  scaling.factor = factor;
+  scaling.beta_fast = object.find_float("beta_fast").value_or(scaling.beta_fast);
+  scaling.beta_slow = object.find_float("beta_slow").value_or(scaling.beta_slow);
+  scaling.original_context_length =
+      object.find_int("original_max_position_embeddings").value_or(config.context_length);
+  scaling.truncate = object.find_bool("truncate").value_or(true);
+  check_yarn(scaling, object.name());
+  config.rope_factors = yarn_rope_factors(config.head_dim, config.rope_theta, scaling);
+  return object.find_float("attention_factor").value_or(yarn_attention_factor(factor));
+}
+
+// `scaling` is a rope_scaling or rope_parameters object. Returns what it multiplies q and k by,
+// each.
+double read_rope_scaling(const JsonObject& scaling, ModelConfig& config) {
   auto type = scaling.find_string("rope_type");
   if (!type) type = scaling.find_string("type");
-  if (!type || *type == "default") return;
+  if (!type || *type == "default") return 1.0;
   const double factor = scaling.find_float("factor").value_or(1.0);
   if (*type == "linear") {
     config.rope_factors.assign(static_cast<size_t>(config.head_dim / 2),
@@ -74,24 +101,29 @@ void read_rope_scaling(const JsonObject& scaling, ModelConfig& config) {
                             scaling.find_float("low_freq_factor").value_or(1.0),
                             scaling.find_float("high_freq_factor").value_or(4.0),
                             scaling.find_int("original_max_position_embeddings").value_or(8192));
+  } else if (*type == "yarn") {
+    return read_yarn(scaling, factor, config);
   } else {
     fail_unsupported(scaling, fmt::format("rope scaling '{}'", shown(*type)));
   }
+  return 1.0;
 }
 
-void read_rope(const JsonObject& object, ModelConfig& config) {
+// Returns what scaling multiplies q and k by, each.
+double read_rope(const JsonObject& object, ModelConfig& config) {
+  double multiplier = 1.0;
   const bool gemma = config.architecture == Architecture::kGemma3;
   config.rope_theta = object.find_float("rope_theta").value_or(gemma ? 1e6 : 10000.0);
   if (object.find_float("partial_rotary_factor").value_or(1.0) != 1.0) {
     fail_unsupported(object, "a partial_rotary_factor other than 1");
   }
   if (const json* scaling = object.find("rope_scaling")) {
-    read_rope_scaling(JsonObject(*scaling, object.name()), config);
+    multiplier = read_rope_scaling(JsonObject(*scaling, object.name()), config);
   }
   config.rope_theta_local =
       object.find_float("rope_local_base_freq").value_or(gemma ? 10000.0 : config.rope_theta);
   const json* parameters_json = object.find("rope_parameters");  // the newer spelling of all above
-  if (parameters_json == nullptr) return;
+  if (parameters_json == nullptr) return multiplier;
   const JsonObject parameters(*parameters_json, object.name());
   const json* by_layer_type = parameters.find("full_attention");
   const JsonObject global(by_layer_type ? *by_layer_type : *parameters_json, object.name());
@@ -105,7 +137,7 @@ void read_rope(const JsonObject& object, ModelConfig& config) {
       fail_unsupported(object, fmt::format("rope scaling '{}' of local layers", shown(type)));
     }
   }
-  read_rope_scaling(global, config);
+  return multiplier * read_rope_scaling(global, config);
 }
 
 void read_local_layers(const JsonObject& object, ModelConfig& config) {
@@ -149,11 +181,12 @@ void read_local_layers(const JsonObject& object, ModelConfig& config) {
 }
 
 void read_experts(const JsonObject& object, ModelConfig& config) {
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
   const auto newer = object.find_int("num_local_experts");
   config.num_experts = newer ? *newer : object.get_int("num_experts");
   config.experts_per_token = object.get_int("num_experts_per_tok");
-  config.expert_dim = object.get_int("moe_intermediate_size");
-  config.normalise_experts = object.find_bool("norm_topk_prob").value_or(false);
+  config.expert_dim = object.get_int(gpt_oss ? "intermediate_size" : "moe_intermediate_size");
+  config.normalise_experts = gpt_oss || object.find_bool("norm_topk_prob").value_or(false);
   if (config.num_experts == 0) {
     fail(ErrorCode::kInvalidFile, "'{}': 'num_experts' must be at least 1, is 0", object.name());
   }
@@ -164,22 +197,31 @@ void read_experts(const JsonObject& object, ModelConfig& config) {
   }
 }
 
-void refuse_what_we_do_not_run(const JsonObject& object, const ModelConfig& config) {
-  if (object.find("quantization_config") != nullptr) {
-    const JsonObject quantization(*object.find("quantization_config"), object.name());
-    const std::string method = quantization.find_string("quant_method").value_or("unknown");
-    if (method != "fp8") fail_unsupported(object, fmt::format("quantization '{}'", shown(method)));
-    const json* tile = quantization.find("weight_block_size");
-    if (tile == nullptr || *tile != json::array({128, 128})) {
-      fail_unsupported(object, "FP8 without scales of 128 x 128 weights");
-    }
+void check_quantization(const JsonObject& object, const ModelConfig& config) {
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
+  const json* found = object.find("quantization_config");
+  std::string method = "none";
+  if (found != nullptr) {
+    method = JsonObject(*found, object.name()).find_string("quant_method").value_or("unknown");
   }
+  if (method == (gpt_oss ? "mxfp4" : "none")) return;
+  if (gpt_oss) fail_unsupported(object, "gpt_oss without experts in MXFP4");
+  if (method != "fp8") fail_unsupported(object, fmt::format("quantization '{}'", shown(method)));
+  const json* tile = JsonObject(*found, object.name()).find("weight_block_size");
+  if (tile == nullptr || *tile != json::array({128, 128})) {
+    fail_unsupported(object, "FP8 without scales of 128 x 128 weights");
+  }
+}
+
+void refuse_what_we_do_not_run(const JsonObject& object, const ModelConfig& config) {
+  check_quantization(object, config);
   for (const char* key : {"mlp_bias", "use_bidirectional_attention"}) {
     if (object.find_bool(key).value_or(false)) fail_unsupported(object, key);
   }
-  if (config.architecture != Architecture::kQwen2 &&
-      object.find_bool("attention_bias").value_or(false)) {
-    fail_unsupported(object, "attention_bias");
+  const bool has_bias =
+      config.architecture == Architecture::kQwen2 || config.architecture == Architecture::kGptOss;
+  if (object.find_bool("attention_bias").value_or(has_bias) != has_bias) {
+    fail_unsupported(object, has_bias ? "no attention_bias" : "attention_bias");
   }
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (object.find_float(key).value_or(0.0) != 0.0) fail_unsupported(object, key);
@@ -194,6 +236,7 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   ModelConfig config;
   config.architecture = find_architecture(object);
   const bool gemma = config.architecture == Architecture::kGemma3;
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
   const bool has_qk_norm = gemma || config.architecture == Architecture::kQwen3 ||
                            config.architecture == Architecture::kQwen3Moe;
   config.num_layers = object.get_int("num_hidden_layers");
@@ -216,19 +259,21 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
     }
     config.head_dim = config.model_dim / config.num_q_heads;
   }
-  if (config.architecture == Architecture::kQwen3Moe) read_experts(object, config);
+  if (config.architecture == Architecture::kQwen3Moe || gpt_oss) read_experts(object, config);
   check_sizes(config, name);
 
   refuse_what_we_do_not_run(object, config);
-  read_rope(object, config);
+  const double multiplier = read_rope(object, config);
   read_local_layers(object, config);
   config.activation = find_activation(object, config);
   const double scaled_dim =
       object.find_float("query_pre_attn_scalar").value_or(static_cast<double>(config.head_dim));
-  if (scaled_dim > 0.0) config.softmax_scale = 1.0 / std::sqrt(scaled_dim);
+  if (scaled_dim > 0.0) config.softmax_scale = multiplier * multiplier / std::sqrt(scaled_dim);
   if (gemma) config.embedding_scale = std::sqrt(static_cast<double>(config.model_dim));
   config.post_norms = gemma;
-  config.qkv_bias = config.architecture == Architecture::kQwen2;
+  config.qkv_bias = gpt_oss || config.architecture == Architecture::kQwen2;
+  config.output_bias = config.expert_bias = config.attention_sinks = gpt_oss;
+  config.mxfp4_experts = config.scales_local_rope = gpt_oss;
   config.qk_norm = has_qk_norm;
   config.tied_embeddings = object.find_bool("tie_word_embeddings").value_or(gemma);
 

@@ -1,5 +1,6 @@
 #include "fovea/model_io/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -34,6 +35,8 @@ std::string_view architecture_name(Architecture architecture) {
       return "qwen3moe";
     case Architecture::kGemma3:
       return "gemma3";
+    case Architecture::kGptOss:
+      return "gpt-oss";
   }
   return "unknown";
 }
@@ -76,6 +79,11 @@ void check_config(const ModelConfig& config, const std::string& name) {
          config.rope_factors.size(), config.head_dim, config.head_dim / 2);
   }
   for (const float factor : config.rope_factors) check_positive(name, "rope factor", factor, 1e6);
+  if (config.mxfp4_experts && (config.model_dim % 32 != 0 || config.expert_dim % 32 != 0)) {
+    fail(ErrorCode::kInvalidFile,
+         "'{}': model_dim and expert_dim must be multiples of 32 for MXFP4, are {} and {}", name,
+         config.model_dim, config.expert_dim);
+  }
   if (!config.local_layers.empty()) {
     check_range(name, "sliding window", config.sliding_window, 1 << 30);
   }
@@ -107,6 +115,41 @@ std::vector<float> llama3_rope_factors(int64_t head_dim, double theta, double fa
     factors.push_back(static_cast<float>(divisor));
   }
   return factors;
+}
+
+void check_yarn(const YarnScaling& scaling, const std::string& name) {
+  check_positive(name, "rope scaling factor", scaling.factor, 1e6);
+  check_positive(name, "beta_fast", scaling.beta_fast, 1e6);
+  check_positive(name, "beta_slow", scaling.beta_slow, 1e6);
+  check_range(name, "original context length", scaling.original_context_length, 1 << 30);
+}
+
+std::vector<float> yarn_rope_factors(int64_t head_dim, double theta, const YarnScaling& scaling) {
+  const auto dim = static_cast<double>(head_dim);
+  // The pair, a real number, that turns `turns` times over the original context.
+  const auto pair_of = [&](double turns) {
+    const double length = static_cast<double>(scaling.original_context_length);
+    return dim * std::log(length / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+  };
+  double low = pair_of(scaling.beta_fast);
+  double high = pair_of(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  if (low == high) high += 0.001;
+  std::vector<float> factors;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    factors.push_back(static_cast<float>(1.0 / (stretched / scaling.factor + (1.0 - stretched))));
+  }
+  return factors;
+}
+
+double yarn_attention_factor(double factor) {
+  return factor > 1.0 ? 0.1 * std::log(factor) + 1.0 : 1.0;
 }
 
 }  // namespace fovea

@@ -17,12 +17,17 @@ enum class Architecture {
   kQwen3,     // RMSNorm of each q and k head
   kQwen3Moe,  // the same with a mixture of experts in every layer
   kGemma3,    // q/k norm, norms on both sides of attention and mlp, local and global layers
+  kGptOss,    // mixture of experts with biases everywhere, attention sinks, every other layer local
 };
 
-/// "llama", "qwen2", "qwen3", "qwen3moe", "gemma3": what GGUF files say.
+/// "llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "gpt-oss": what GGUF files say.
 std::string_view architecture_name(Architecture architecture);
 
-enum class Activation { kSilu, kGeluTanh };
+enum class Activation {
+  kSilu,
+  kGeluTanh,
+  kClampedSwiglu,  // gpt-oss: see GateFunction
+};
 
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
@@ -39,11 +44,12 @@ struct ModelConfig {
   /// p * rope_theta^(-2 i / head_dim) / rope_factors[i]. Weights that a file keeps for interleaved
   /// pairs (GGUF of Llama) are put in this order by ModelFile, so there is one convention.
   double rope_theta = 10000.0;
-  /// head_dim / 2 divisors (linear or llama3 scaling), empty for all ones. Local layers never use
-  /// them.
+  /// head_dim / 2 divisors (linear, llama3 or yarn scaling), empty for all ones.
   std::vector<float> rope_factors;
   /// The base of local layers; equals rope_theta where the architecture makes no difference.
   double rope_theta_local = 10000.0;
+  /// Whether rope_factors hold for local layers as well.
+  bool scales_local_rope = false;
 
   double rms_eps = 1e-6;
   Activation activation = Activation::kSilu;
@@ -71,6 +77,13 @@ struct ModelConfig {
   bool normalise_experts = false;
 
   bool qkv_bias = false;
+  /// Of attention's output, and of the router and the experts.
+  bool output_bias = false;
+  bool expert_bias = false;
+  /// One logit per q head that takes weight and gives nothing.
+  bool attention_sinks = false;
+  /// Safetensors keep the experts in MXFP4: four-bit floats with a power of two for each 32.
+  bool mxfp4_experts = false;
   bool qk_norm = false;
   /// RMSNorms after attention and after the mlp, before their residual additions.
   bool post_norms = false;
@@ -109,5 +122,19 @@ void check_sizes(const ModelConfig& config, const std::string& name);
 std::vector<float> llama3_rope_factors(int64_t head_dim, double theta, double factor,
                                        double low_freq_factor, double high_freq_factor,
                                        int64_t original_context_length);
+
+/// Scaling by parts of arXiv 2309.00071 (YaRN).
+struct YarnScaling {
+  double factor = 1.0;
+  double beta_fast = 32.0;  // pairs that turn more often than this over the original context stay
+  double beta_slow = 1.0;   // those that turn less often are stretched by `factor`; a ramp between
+  int64_t original_context_length = 0;
+  bool truncate = true;  // the ramp's ends are whole pairs
+};
+/// Throws kInvalidFile unless its numbers make a scaling.
+void check_yarn(const YarnScaling& scaling, const std::string& name);
+std::vector<float> yarn_rope_factors(int64_t head_dim, double theta, const YarnScaling& scaling);
+/// What YaRN multiplies q and k by, each.
+double yarn_attention_factor(double factor);
 
 }  // namespace fovea

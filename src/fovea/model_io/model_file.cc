@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kFp8Tile = 128;  // FP8 weights have one scale per kFp8Tile x kFp8Tile of them
 constexpr const char* kFp8ScaleSuffix = "_scale_inv";
+constexpr const char* kMxFp4ScaleSuffix = "_proj_scales";
 constexpr const char* kRopeFactorsName = "rope_freqs.weight";
 
 std::string_view as_text(const MappedFile& file) {
@@ -35,13 +36,20 @@ int64_t interleaved_row(int64_t row, int64_t head_dim) {
 // Files of the family carry these, and nothing is lost without them.
 bool may_be_ignored(std::string_view file_name) {
   return file_name == kRopeFactorsName || file_name.ends_with(".rotary_emb.inv_freq") ||
-         file_name == "lm_head.weight" || file_name.ends_with(kFp8ScaleSuffix);
+         file_name == "lm_head.weight" || file_name.ends_with(kFp8ScaleSuffix) ||
+         file_name.ends_with(kMxFp4ScaleSuffix);
 }
 
 bool begins_as_gguf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   char magic[4] = {};
   return file.read(magic, sizeof(magic)) && std::string_view(magic, sizeof(magic)) == "GGUF";
+}
+
+/// What belongs to one of a tensor's parts.
+std::span<const std::byte> part_of(const FileTensor& tensor, const ExpectedTensor& expected) {
+  const size_t size = tensor.bytes.size() / static_cast<size_t>(expected.num_parts);
+  return tensor.bytes.subspan(static_cast<size_t>(expected.part) * size, size);
 }
 
 }  // namespace
@@ -118,18 +126,19 @@ void ModelFile::bind_tensors() {
   const FileFormat format = gguf_ ? FileFormat::kGguf : FileFormat::kSafetensors;
   for (ExpectedTensor& expected : expected_tensors(config_, format)) {
     const FileTensor* found = find_file_tensor(expected.file_name);
-    std::vector<int64_t> file_shape = expected.shape;
-    if (expected.num_parts > 1) file_shape.insert(file_shape.begin(), expected.num_parts);
+    std::vector<int64_t> shape = file_shape(expected);
+    const bool is_mxfp4 = !expected.exponents_name.empty();
     if (found == nullptr) {
       fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' of shape {} is missing", name_,
-           expected.file_name, shape_text(file_shape));
+           expected.file_name, shape_text(shape));
     }
-    if (found->shape != file_shape) {
+    if (found->shape != shape) {
       fail(ErrorCode::kInvalidFile, "'{}': tensor '{}' must have shape {}, has {}", name_,
-           expected.file_name, shape_text(file_shape), shape_text(found->shape));
+           expected.file_name, shape_text(shape), shape_text(found->shape));
     }
     const bool is_vector = expected.shape.size() == 1;
-    if (!can_dequantize(found->type) || (is_vector && pack_elements(found->type) != 1)) {
+    if (is_mxfp4 ? found->type != WeightType::kU8
+                 : !can_dequantize(found->type) || (is_vector && pack_elements(found->type) != 1)) {
       fail(ErrorCode::kUnsupported, "'{}': tensor '{}' of type {} is not supported", name_,
            expected.file_name, weight_type_name(found->type));
     }
@@ -138,9 +147,19 @@ void ModelFile::bind_tensors() {
     tensor.file_name = expected.file_name;
     tensor.type = found->type;
     tensor.shape = expected.shape;
-    const size_t part_bytes = found->bytes.size() / static_cast<size_t>(expected.num_parts);
-    tensor.bytes =
-        found->bytes.subspan(static_cast<size_t>(expected.part) * part_bytes, part_bytes);
+    tensor.bytes = part_of(*found, expected);
+    tensor.row_step = expected.row_step;
+    tensor.first_row = expected.first_row;
+    if (is_mxfp4) {
+      shape.pop_back();
+      const FileTensor* exponents = find_file_tensor(expected.exponents_name);
+      if (exponents == nullptr || exponents->shape != shape || exponents->type != WeightType::kU8) {
+        fail(ErrorCode::kInvalidFile, "'{}': MXFP4 tensor '{}' needs a '{}' of U8 {}, has {}",
+             name_, expected.file_name, expected.exponents_name, shape_text(shape),
+             exponents == nullptr ? "none" : shape_text(exponents->shape));
+      }
+      tensor.exponents = part_of(*exponents, expected);
+    }
     if (gguf_ && config_.architecture == Architecture::kLlama) {
       tensor.interleaved_heads = expected.rope_heads;
     }
@@ -194,10 +213,16 @@ const ModelTensor& ModelFile::tensor(std::string_view name) const {
 // Consecutive rows of the file, `columns` wide, without a permutation.
 void ModelFile::read_stored_rows(const ModelTensor& tensor, int64_t columns, int64_t first_row,
                                  std::span<float> out) const {
-  const int64_t begin = weight_bytes(tensor.type, first_row * columns);
-  const int64_t size = weight_bytes(tensor.type, static_cast<int64_t>(out.size()));
-  dequantize(tensor.type,
-             tensor.bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)), out);
+  if (!tensor.exponents.empty()) {
+    const auto begin = static_cast<size_t>(first_row * columns);
+    dequantize_mxfp4(tensor.bytes.subspan(begin / 2, out.size() / 2),
+                     tensor.exponents.subspan(begin / kMxFp4Group, out.size() / kMxFp4Group), out);
+  } else {
+    const int64_t begin = weight_bytes(tensor.type, first_row * columns);
+    const int64_t size = weight_bytes(tensor.type, static_cast<int64_t>(out.size()));
+    dequantize(tensor.type,
+               tensor.bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)), out);
+  }
   if (tensor.tile_scale != nullptr) {
     const int64_t tiles_per_row = ceil_div(columns, kFp8Tile);
     std::vector<float> scales(static_cast<size_t>(tiles_per_row));
@@ -234,10 +259,13 @@ void ModelFile::read_rows(const ModelTensor& tensor, int64_t first_row, int64_t 
   check_argument(static_cast<int64_t>(out.size()) == num_rows * columns,
                  "{} rows of tensor '{}' take {} floats, got {}", num_rows, tensor.name,
                  num_rows * columns, out.size());
-  if (tensor.interleaved_heads == 0) return read_stored_rows(tensor, columns, first_row, out);
-  const int64_t head_dim = rows / tensor.interleaved_heads;
+  if (tensor.interleaved_heads == 0 && tensor.row_step == 1) {
+    return read_stored_rows(tensor, columns, first_row, out);
+  }
   for (int64_t i = 0; i < num_rows; ++i) {
-    read_stored_rows(tensor, columns, interleaved_row(first_row + i, head_dim),
+    int64_t row = first_row + i;
+    if (tensor.interleaved_heads > 0) row = interleaved_row(row, rows / tensor.interleaved_heads);
+    read_stored_rows(tensor, columns, row * tensor.row_step + tensor.first_row,
                      out.subspan(static_cast<size_t>(i * columns), static_cast<size_t>(columns)));
   }
 }

@@ -27,6 +27,8 @@ struct ModelTensor {
   int64_t interleaved_heads = 0;           // > 0: rows are stored for interleaved RoPE pairs
   bool add_one = false;                    // a norm weight stored as weight - 1
   const FileTensor* tile_scale = nullptr;  // FP8: one scale per 128 x 128 weights
+  int64_t row_step = 1, first_row = 0;     // row r is the file's row r * row_step + first_row
+  std::span<const std::byte> exponents;    // MXFP4 of safetensors: one per 32 codes in `bytes`
 };
 
 /// An open model. Every tensor that the configuration asks for is there with the right shape.
@@ -34,8 +36,9 @@ struct ModelTensor {
 /// Names: token_embedding [vocab, model_dim], output_norm, output (absent when tied), and per layer
 /// N `layers.N.` + attention_norm, q [num_q_heads x head_dim, model_dim], k, v, o, q_bias, k_bias,
 /// v_bias (Qwen2), q_norm, k_norm (Qwen3, Gemma 3), post_attention_norm, post_mlp_norm (Gemma 3),
-/// mlp_norm, gate, up, down; with experts, in place of these three, router and for each expert E
-/// experts.E. + gate, up, down.
+/// mlp_norm, gate, up, down; o_bias, sinks (gpt-oss); with experts, in place of these three, router
+/// and for each expert E experts.E. + gate, up, down (gpt-oss: also gate_bias, up_bias, down_bias,
+/// router_bias).
 ///
 /// Conventions, whatever the file: rows of q and k pair (i, i + head_dim / 2) for RoPE (GGUF files
 /// of Llama store them interleaved; reading puts the rows back); norms multiply by the weight as

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "fovea/base/error.h"
 #include "fovea/tensor/bfloat16.h"
@@ -51,6 +53,25 @@ void unpack_q4_1(const uint8_t* pack, float* out) {
   for (int i = 0; i < 16; ++i) {
     out[i] = static_cast<float>(low(nibbles[i])) * scale + minimum;
     out[i + 16] = static_cast<float>(high(nibbles[i])) * scale + minimum;
+  }
+}
+
+// Values of E2M1 codes; bit 3 is the sign.
+constexpr float kE2M1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+// A power of two from its biased exponent alone; 255 is NaN.
+float e8m0_to_float(uint8_t exponent) {
+  if (exponent == 0xff) return std::numeric_limits<float>::quiet_NaN();
+  return std::ldexp(1.0f, exponent - 127);
+}
+
+void unpack_mxfp4(const uint8_t* pack, float* out) {
+  const float scale = e8m0_to_float(pack[0]);
+  const uint8_t* codes = pack + 1;
+  for (int i = 0; i < 16; ++i) {
+    out[i] = kE2M1[low(codes[i])] * scale;
+    out[i + 16] = kE2M1[high(codes[i])] * scale;
   }
 }
 
@@ -184,6 +205,7 @@ bool can_dequantize(WeightType type) {
     case WeightType::kQ4_K:
     case WeightType::kQ5_K:
     case WeightType::kQ6_K:
+    case WeightType::kMxFp4:
       return true;
     default:
       return false;
@@ -228,10 +250,27 @@ void dequantize(WeightType type, std::span<const std::byte> bytes, std::span<flo
       return unpack_all<unpack_q5_k>(type, in, out);
     case WeightType::kQ6_K:
       return unpack_all<unpack_q6_k>(type, in, out);
+    case WeightType::kMxFp4:
+      return unpack_all<unpack_mxfp4>(type, in, out);
     default:
       break;
   }
   fail(ErrorCode::kUnsupported, "type {} holds no weights", weight_type_name(type));
+}
+
+void dequantize_mxfp4(std::span<const std::byte> codes, std::span<const std::byte> exponents,
+                      std::span<float> out) {
+  check_argument(out.size() % kMxFp4Group == 0 && codes.size() == out.size() / 2 &&
+                     exponents.size() == out.size() / kMxFp4Group,
+                 "{} MXFP4 weights take {} bytes of codes and {} exponents, got {} and {}",
+                 out.size(), out.size() / 2, out.size() / kMxFp4Group, codes.size(),
+                 exponents.size());
+  for (size_t i = 0; i < out.size(); i += 2) {
+    const float scale = e8m0_to_float(static_cast<uint8_t>(exponents[i / kMxFp4Group]));
+    const auto pair = static_cast<uint8_t>(codes[i / 2]);
+    out[i] = kE2M1[low(pair)] * scale;
+    out[i + 1] = kE2M1[high(pair)] * scale;
+  }
 }
 
 int64_t find_non_finite(std::span<const float> values) {

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "fovea/model_io/quantized.h"
+
 namespace fovea {
 namespace {
 
@@ -45,6 +47,17 @@ constexpr Names kExpertGate = {"gate", "ffn_gate_exps.weight", "gate_proj.weight
 constexpr Names kExpertUp = {"up", "ffn_up_exps.weight", "up_proj.weight"};
 constexpr Names kExpertDown = {"down", "ffn_down_exps.weight", "down_proj.weight"};
 
+constexpr Names kSinks = {"sinks", "attn_sinks.weight", "self_attn.sinks"};
+constexpr Names kOBias = {"o_bias", "attn_output.bias", "self_attn.o_proj.bias"};
+constexpr Names kGptOssMlpNorm = {"mlp_norm", "post_attention_norm.weight",
+                                  "post_attention_layernorm.weight"};
+constexpr Names kGptOssRouter = {"router", "ffn_gate_inp.weight", "mlp.router.weight"};
+constexpr Names kRouterBias = {"router_bias", "ffn_gate_inp.bias", "mlp.router.bias"};
+// Safetensors have gates and ups in turn.
+constexpr Names kGptOssGate = {"gate", "ffn_gate_exps", "gate_up_proj"};
+constexpr Names kGptOssUp = {"up", "ffn_up_exps", "gate_up_proj"};
+constexpr Names kGptOssDown = {"down", "ffn_down_exps", "down_proj"};
+
 class Collector {
  public:
   explicit Collector(FileFormat format) : gguf_(format == FileFormat::kGguf) {}
@@ -70,6 +83,28 @@ class Collector {
     tensor.part = expert;
     tensor.num_parts = num_experts;
   }
+  /// A matrix of gpt-oss and its bias, whose files keep those of all experts in one tensor each.
+  void add_gpt_oss_expert(const Names& names, int64_t expert, int64_t num_experts,
+                          std::vector<int64_t> shape, int64_t row_step, int64_t first_row) {
+    const std::string of_file =
+        gguf_ ? file_prefix_ + names.gguf : file_prefix_ + "mlp.experts." + names.safetensors;
+    for (const bool is_bias : {false, true}) {
+      ExpectedTensor& tensor = tensors.emplace_back();
+      tensor.name = fmt::format("{}experts.{}.{}{}", ours_prefix_, expert, names.ours,
+                                is_bias ? "_bias" : "");
+      tensor.part = expert;
+      tensor.num_parts = num_experts;
+      tensor.shape = is_bias ? std::vector<int64_t>{shape[0]} : shape;
+      if (gguf_) {
+        tensor.file_name = of_file + (is_bias ? ".bias" : ".weight");
+        continue;
+      }
+      tensor.row_step = row_step;
+      tensor.first_row = first_row;
+      tensor.file_name = of_file + (is_bias ? "_bias" : "_blocks");
+      if (!is_bias) tensor.exponents_name = of_file + "_scales";
+    }
+  }
   void enter_layer(int64_t layer) {
     ours_prefix_ = fmt::format("layers.{}.", layer);
     file_prefix_ = gguf_ ? fmt::format("blk.{}.", layer) : fmt::format("model.layers.{}.", layer);
@@ -83,13 +118,36 @@ class Collector {
   std::string file_prefix_;
 };
 
+void add_gpt_oss_mixture(const ModelConfig& config, Collector& all) {
+  const int64_t num_experts = config.num_experts, width = config.expert_dim;
+  all.add(kGptOssRouter, {num_experts, config.model_dim});
+  all.add(kRouterBias, {num_experts});
+  for (int64_t expert = 0; expert < num_experts; ++expert) {
+    all.add_gpt_oss_expert(kGptOssGate, expert, num_experts, {width, config.model_dim}, 2, 0);
+    all.add_gpt_oss_expert(kGptOssUp, expert, num_experts, {width, config.model_dim}, 2, 1);
+    all.add_gpt_oss_expert(kGptOssDown, expert, num_experts, {config.model_dim, width}, 1, 0);
+  }
+}
+
 }  // namespace
+
+std::vector<int64_t> file_shape(const ExpectedTensor& tensor) {
+  std::vector<int64_t> shape = tensor.shape;
+  shape[0] *= tensor.row_step;
+  if (!tensor.exponents_name.empty()) {
+    shape.back() /= kMxFp4Group;
+    shape.push_back(kMxFp4Group / 2);
+  }
+  if (tensor.num_parts > 1) shape.insert(shape.begin(), tensor.num_parts);
+  return shape;
+}
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileFormat format) {
   Collector all(format);
   const int64_t model_dim = config.model_dim;
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
   all.add(kTokenEmbedding, {config.vocab_size, model_dim});
   all.add_norm(kOutputNorm, model_dim);
   if (!config.tied_embeddings) all.add(kOutput, {config.vocab_size, model_dim});
@@ -105,6 +163,8 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileForm
       all.add(kKBias, {kv_dim}).rope_heads = config.num_kv_heads;
       all.add(kVBias, {kv_dim});
     }
+    if (config.output_bias) all.add(kOBias, {model_dim});
+    if (config.attention_sinks) all.add(kSinks, {config.num_q_heads});
     if (config.qk_norm) {
       all.add_norm(kQNorm, config.head_dim);
       all.add_norm(kKNorm, config.head_dim);
@@ -114,7 +174,11 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, FileForm
       all.add_norm(kGemmaMlpNorm, model_dim);
       all.add_norm(kPostMlpNorm, model_dim);
     } else {
-      all.add_norm(kMlpNorm, model_dim);
+      all.add_norm(gpt_oss ? kGptOssMlpNorm : kMlpNorm, model_dim);
+    }
+    if (gpt_oss) {
+      add_gpt_oss_mixture(config, all);
+      continue;
     }
     if (config.num_experts > 0) {
       all.add(kRouter, {config.num_experts, model_dim});

@@ -19,7 +19,15 @@ struct ExpectedTensor {
   /// Where the file has several tensors of `shape` in one, along an axis before the others, which
   /// of them this is.
   int64_t part = 0, num_parts = 1;
+  /// Row r of ours is row r * row_step + first_row of the file's, which has row_step times as many.
+  int64_t row_step = 1, first_row = 0;
+  /// MXFP4 in two tensors: `file_name` has the codes [out, in / 32, 16], this one an exponent for
+  /// each 32 of them. Empty elsewhere.
+  std::string exponents_name;
 };
+
+/// Shape that the file's tensor has, all parts and rows included.
+std::vector<int64_t> file_shape(const ExpectedTensor& tensor);
 
 enum class FileFormat { kGguf, kSafetensors };
 

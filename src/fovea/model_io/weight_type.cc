@@ -44,6 +44,7 @@ constexpr TypeInfo kTypes[] = {
     {WeightType::kQ4_K, "Q4_K", 256, 144, 12, false},
     {WeightType::kQ5_K, "Q5_K", 256, 176, 13, false},
     {WeightType::kQ6_K, "Q6_K", 256, 210, 14, false},
+    {WeightType::kMxFp4, "MXFP4", 32, 17, 39, false},
 };
 
 const TypeInfo& info(WeightType type) { return kTypes[static_cast<size_t>(type)]; }

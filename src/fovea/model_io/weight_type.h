@@ -36,6 +36,7 @@ enum class WeightType {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMxFp4,
 };
 
 /// Name as files spell it, for example "BF16", "Q4_K".

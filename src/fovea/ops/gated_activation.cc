@@ -14,15 +14,21 @@ void gated_activation(GateFunction function, const TensorView& gate_up, const Te
                  out.describe());
   const cpu::RowKernels& kernels = cpu::row_kernels();
   const int64_t mlp_dim = out.shape[1];
-  const bool silu = function == GateFunction::kSilu;
+  auto* to_f32 = kernels.silu_mul_f32;
+  auto* to_bf16 = kernels.silu_mul_bf16;
+  if (function == GateFunction::kGeluTanh) {
+    to_f32 = kernels.gelu_mul_f32;
+    to_bf16 = kernels.gelu_mul_bf16;
+  } else if (function == GateFunction::kClampedSwiglu) {
+    to_f32 = kernels.clamped_swiglu_f32;
+    to_bf16 = kernels.clamped_swiglu_bf16;
+  }
   cpu::for_each_row(gate_up, out, [&](int64_t from, int64_t to) {
     const float* gate = gate_up.as<float>() + from;
     if (out.dtype == DType::kF32) {
-      (silu ? kernels.silu_mul_f32 : kernels.gelu_mul_f32)(gate, gate + mlp_dim, mlp_dim,
-                                                           out.as<float>() + to);
+      to_f32(gate, gate + mlp_dim, mlp_dim, out.as<float>() + to);
     } else {
-      (silu ? kernels.silu_mul_bf16 : kernels.gelu_mul_bf16)(gate, gate + mlp_dim, mlp_dim,
-                                                             out.as<uint16_t>() + to);
+      to_bf16(gate, gate + mlp_dim, mlp_dim, out.as<uint16_t>() + to);
     }
   });
 }

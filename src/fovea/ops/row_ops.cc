@@ -31,6 +31,17 @@ void check_moe(const MoeTask& task) {
   check_argument(task.down->num_experts() == num_experts && task.down->out_features() == dim,
                  "down must be {} matrices [{}, {}], got {} of [{}, {}]", num_experts, dim,
                  expert_dim, task.down->num_experts(), task.down->out_features(), expert_dim);
+  check_argument(task.router_bias.empty() ||
+                     (task.router_bias.dtype == DType::kF32 && task.router_bias.rank == 1 &&
+                      task.router_bias.shape[0] == num_experts),
+                 "router_bias must be f32[{}], got {}", num_experts, task.router_bias.describe());
+  const auto check_bias = [&](const TensorView& bias, const char* name, int64_t size) {
+    check_argument(bias.empty() || (bias.dtype == DType::kF32 && bias.rank == 2 &&
+                                    bias.shape[0] == num_experts && bias.shape[1] == size),
+                   "{} must be f32[{}, {}], got {}", name, num_experts, size, bias.describe());
+  };
+  check_bias(task.gate_up_bias, "gate_up_bias", 2 * expert_dim);
+  check_bias(task.down_bias, "down_bias", dim);
   check_argument(task.top_k > 0 && task.top_k <= num_experts, "top_k must be in 1 ... {}, got {}",
                  num_experts, task.top_k);
   check_argument(task.normed.rank == 2 && task.normed.shape[1] == dim,

@@ -31,12 +31,14 @@ struct QkvTask {
 
 /// A mixture of gated mlps: the router's softmax over all experts picks `top_k` for each row, equal
 /// ones by their number, and the row's sum of their outputs, weighted by what the softmax gave
-/// them, goes onto the residual stream. Source: arXiv 2101.03961.
+/// them, goes onto the residual stream. Biases may be empty. Source: arXiv 2101.03961.
 struct MoeTask {
   TensorView normed;                       // compute type [rows, dim]
   const PackedWeights* router = nullptr;   // [num_experts, dim]
   const ExpertWeights* gate_up = nullptr;  // [2 expert_dim, dim] each, gates first
   const ExpertWeights* down = nullptr;     // [dim, expert_dim] each
+  TensorView router_bias;                  // f32 [num_experts]
+  TensorView gate_up_bias, down_bias;      // f32 [num_experts, 2 expert_dim], [num_experts, dim]
   int64_t top_k = 0;
   bool normalise = false;  // weights of the chosen experts sum to one
   GateFunction function = GateFunction::kSilu;
@@ -74,6 +76,9 @@ class RowOps {
   /// residual += in x weights^T; residual: f32.
   virtual void matmul_add(const TensorView& in, const PackedWeights& weights,
                           const TensorView& residual) = 0;
+
+  /// rows += bias; bias: f32 [dim], rows: f32 [rows, dim].
+  virtual void add_bias(const TensorView& bias, const TensorView& rows) = 0;
 
   virtual void finish_qkv(const QkvTask& task) = 0;
 

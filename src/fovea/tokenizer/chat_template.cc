@@ -110,6 +110,34 @@ void write_llama3(std::span<const ChatMessage> messages, PieceWriter& out) {
   header("assistant");
 }
 
+// The system turn is the model's own; its date is left out, so that equal prompts stay equal.
+void write_harmony(std::span<const ChatMessage> messages, PieceWriter& out) {
+  const auto turn = [&out](std::string_view role, std::string_view content) {
+    out.control("<|start|>");
+    out.text(role);
+    if (role == "assistant") {
+      out.control("<|channel|>");
+      out.text("final");
+    }
+    out.control("<|message|>");
+    out.text(content);
+    out.control("<|end|>");
+  };
+  turn("system",
+       "You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n\n"
+       "Reasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be "
+       "included for every message.");
+  for (const ChatMessage& message : messages) {
+    if (message.role == "system") {
+      turn("developer", "# Instructions\n\n" + message.content + "\n\n");
+    } else {
+      turn(message.role, message.content);
+    }
+  }
+  out.control("<|start|>");
+  out.text("assistant");
+}
+
 void check_messages(std::span<const ChatMessage> messages) {
   check_argument(!messages.empty(), "a chat must have messages, got none");
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -130,8 +158,12 @@ std::optional<ChatTemplate> detect_chat_template(std::string_view source) {
   }
   if (contains(source, "<start_of_turn>")) return ChatTemplate{ChatFamily::kGemma, {}};
   if (contains(source, "<|start_header_id|>")) return ChatTemplate{ChatFamily::kLlama3, {}};
+  if (contains(source, "<|start|>") && contains(source, "<|channel|>")) {
+    return ChatTemplate{ChatFamily::kHarmony, {}};
+  }
   fail(ErrorCode::kUnsupported,
-       "the model's chat template must be of the family chatml, gemma or llama3, got another one; "
+       "the model's chat template must be of the family chatml, gemma, llama3 or harmony, got "
+       "another one; "
        "--raw sends the text as it is");
 }
 
@@ -148,6 +180,9 @@ std::vector<ChatPiece> render_chat(const ChatTemplate& chat,
       break;
     case ChatFamily::kLlama3:
       write_llama3(messages, out);
+      break;
+    case ChatFamily::kHarmony:
+      write_harmony(messages, out);
       break;
   }
   return out.take();

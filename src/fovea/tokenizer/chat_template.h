@@ -14,9 +14,10 @@
 namespace fovea {
 
 enum class ChatFamily {
-  kChatml,  // SmolLM2, Qwen: <|im_start|>role\n...<|im_end|>\n
-  kGemma,   // <start_of_turn>user\n...<end_of_turn>\n; the assistant is "model", no system turn
-  kLlama3,  // <|start_header_id|>role<|end_header_id|>\n\n...<|eot_id|>
+  kChatml,   // SmolLM2, Qwen: <|im_start|>role\n...<|im_end|>\n
+  kGemma,    // <start_of_turn>user\n...<end_of_turn>\n; the assistant is "model", no system turn
+  kLlama3,   // <|start_header_id|>role<|end_header_id|>\n\n...<|eot_id|>
+  kHarmony,  // gpt-oss: <|start|>role<|message|>...<|end|>; what we call system is "developer"
 };
 
 struct ChatMessage {

@@ -127,12 +127,16 @@ void CpuRowOps::matmul_add(const TensorView& in, const PackedWeights& weights,
   add_rows(product, residual);
 }
 
+void CpuRowOps::add_bias(const TensorView& bias, const TensorView& rows) {
+  fovea::add_bias(bias, rows);
+}
+
 void CpuRowOps::finish_qkv(const QkvTask& task) {
   const int64_t num_q_heads = task.q.shape[1];
   const int64_t head_dim = task.q.shape[2];
   const int64_t num_kv_heads = task.k.shape[1];
   const int64_t page_size = task.k.shape[2];
-  if (!task.bias.empty()) add_bias(task.bias, task.qkv);
+  if (!task.bias.empty()) fovea::add_bias(task.bias, task.qkv);
   const TensorView q = heads_of(task.qkv, 0, num_q_heads, head_dim);
   const TensorView k = heads_of(task.qkv, num_q_heads, num_kv_heads, head_dim);
   const TensorView v = heads_of(task.qkv, num_q_heads + num_kv_heads, num_kv_heads, head_dim);
@@ -174,7 +178,9 @@ void CpuRowOps::moe(const MoeTask& task) {
       moe_->expert_dim != task.down->in_features() || moe_->logits.view().shape[1] != num_experts) {
     moe_ = std::make_unique<MoeScratch>(task, kSlabRows);
   }
-  matmul(task.normed, *task.router, rows_of(moe_->logits.view(), 0, rows));
+  const TensorView logits = rows_of(moe_->logits.view(), 0, rows);
+  matmul(task.normed, *task.router, logits);
+  if (!task.router_bias.empty()) fovea::add_bias(task.router_bias, logits);
   struct Choice {
     int64_t row;
     float weight;
@@ -199,9 +205,16 @@ void CpuRowOps::moe(const MoeTask& task) {
       copy_tensor(rows_of(task.normed, chosen[static_cast<size_t>(i)].row, 1),
                   rows_of(gathered, i, 1), context_);
     }
+    const auto add_own_bias = [&](const TensorView& of_all, const TensorView& to) {
+      if (of_all.empty()) return;
+      const int64_t size = of_all.shape[1];
+      fovea::add_bias(make_view(of_all.as<float>() + expert * size, DType::kF32, {size}), to);
+    };
     matmul(gathered, task.gate_up->expert(expert), gate_up);
+    add_own_bias(task.gate_up_bias, gate_up);
     gated_activation(task.function, gate_up, activated);
     matmul(activated, task.down->expert(expert), out);
+    add_own_bias(task.down_bias, out);
     for (int64_t i = 0; i < count; ++i) {
       const auto [row, weight] = chosen[static_cast<size_t>(i)];
       float* sum = task.residual.as<float>() + row * task.residual.stride[0];

@@ -23,6 +23,7 @@ class CpuRowOps final : public RowOps {
   void matmul(const TensorView& in, const PackedWeights& weights, const TensorView& out) override;
   void matmul_add(const TensorView& in, const PackedWeights& weights,
                   const TensorView& residual) override;
+  void add_bias(const TensorView& bias, const TensorView& rows) override;
   void finish_qkv(const QkvTask& task) override;
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override;
   void add_normed(const TensorView& x, const TensorView& weight, float eps,

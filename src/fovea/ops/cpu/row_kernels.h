@@ -22,6 +22,9 @@ struct RowKernels {
   void (*silu_mul_bf16)(const float* gate, const float* up, int64_t n, uint16_t* out);
   void (*gelu_mul_f32)(const float* gate, const float* up, int64_t n, float* out);
   void (*gelu_mul_bf16)(const float* gate, const float* up, int64_t n, uint16_t* out);
+  /// See GateFunction::kClampedSwiglu.
+  void (*clamped_swiglu_f32)(const float* gate, const float* up, int64_t n, float* out);
+  void (*clamped_swiglu_bf16)(const float* gate, const float* up, int64_t n, uint16_t* out);
   /// Rotates pairs (x[i], x[half + i]) by the angle whose cos[i], sin[i] are given. out is not x.
   void (*rope_f32)(const float* x, const float* cos, const float* sin, int64_t half, float* out);
   void (*rope_bf16)(const float* x, const float* cos, const float* sin, int64_t half,

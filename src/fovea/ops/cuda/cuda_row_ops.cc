@@ -102,10 +102,12 @@ class CudaRowOps final : public RowOps {
     multiply(in, weights, residual, true);
   }
 
+  void add_bias(const TensorView&, const TensorView&) override { fail_biased(); }
   void finish_qkv(const QkvTask& task) override;
   void moe(const MoeTask& task) override;
 
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
+    if (function == GateFunction::kClampedSwiglu) fail_biased();
     check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
     check_rows(gate_up, "gate_up", DType::kBF16, 2, 2 * out.shape[1], context_.device);
     check_same_rows(out.shape[0], gate_up, "gate_up");
@@ -120,6 +122,11 @@ class CudaRowOps final : public RowOps {
   // A word of one byte repeated, since memset writes bytes; greater than any layer.
   static constexpr int kNothingByte = 0x7f;
   static constexpr int32_t kNothing = 0x7f7f7f7f;
+
+  [[noreturn]] static void fail_biased() {
+    fail(ErrorCode::kUnsupported,
+         "a GPU has no clamped swiglu and adds no biases to attention's output and to experts");
+  }
 
   cudaStream_t stream() const { return cuda::stream_of(context_); }
 
