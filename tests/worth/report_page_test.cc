@@ -64,6 +64,29 @@ TEST(LineChart, SpeedUpsBeginAtOneOnALogarithmicAxis) {
   EXPECT_THAT(text, Not(HasSubstr("nan")));
 }
 
+TEST(LineChart, IntervalsAreBarsWithDots) {
+  LineChart chart{"Frontier", "density, %", "score", false, true, {{"a", {{3, 0.2}, {10, 0.6}}}}};
+  chart.series[0].intervals = {{0.1, 0.3}, {0.5, 0.9}};
+  chart.series.push_back(chart.series[0]);
+  chart.series[1].name = "a, dashed";
+  chart.series[1].dashed = true;
+  chart.series[1].intervals[0] = {kNan, kNan};  // a point alone
+  const std::string text = svg(chart);
+  EXPECT_EQ(count(text, "<circle"), 3);
+  EXPECT_EQ(count(text, "stroke-opacity"), 3);
+  EXPECT_EQ(count(text, "<rect"), 1);  // the legend of what is not dashed
+  EXPECT_THAT(text, AllOf(HasSubstr("100 %"), Not(HasSubstr("nan"))));  // 0.9 fits the axis
+}
+
+TEST(GridChart, ShadesCellsAndLeavesOutWhatIsMissing) {
+  const GridChart chart{"Density", "layer", "head", {{0.05, 1, kNan}, {0.25}}};
+  const std::string text = svg(chart);
+  EXPECT_EQ(count(text, "<rect"), 3);
+  EXPECT_THAT(text, AllOf(HasSubstr("layer 0, head 1: 100.00 %"), HasSubstr(">25.0<"),
+                          Not(HasSubstr("nan"))));
+  EXPECT_THAT(svg(GridChart{"empty", "layer", "head", {}}), Not(HasSubstr("nan")));
+}
+
 TEST(StandaloneSvg, HoldsItsChartsAndTheirColours) {
   const LineChart chart{"A & B", "x", "y", false, false, {{"s", {{1, 1}, {2, 2}}, false}}};
   const std::string text = standalone_svg({chart, chart});

@@ -15,7 +15,7 @@ constexpr double kLeft = 64;
 constexpr double kRight = 16;
 constexpr double kTop = 16;
 constexpr double kBottom = 46;
-constexpr int kNumColours = 8;
+constexpr int kNumColours = 12;
 constexpr double kLegendRow = 18;
 
 // The palette (after Okabe and Ito) is told apart by colour-blind readers, and has a light and a
@@ -23,10 +23,12 @@ constexpr double kLegendRow = 18;
 constexpr char kColours[] = R"(
 :root { color-scheme: light dark;
   --paper: #ffffff; --ink: #1d2530; --faint: #5b6675; --grid: #dfe4ea; --zebra: #f5f7f9;
-  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #a8518a; --c4: #b8860b; --c5: #56a5d8; --c6: #7a5c3e; --c7: #8a8f98; }
+  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #a8518a; --c4: #b8860b; --c5: #56a5d8; --c6: #7a5c3e; --c7: #8a8f98;
+  --c8: #c23b4b; --c9: #4f4fc4; --c10: #6b8e23; --c11: #00808a; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #14181e; --ink: #e4e9ef; --faint: #9aa6b4; --grid: #303843; --zebra: #1b2129;
-  --c0: #5db3ea; --c1: #ff9552; --c2: #3fcf9f; --c3: #e59ac6; --c4: #e6c04a; --c5: #a9d8f5; --c6: #c7a27c; --c7: #aab0b9; } }
+  --c0: #5db3ea; --c1: #ff9552; --c2: #3fcf9f; --c3: #e59ac6; --c4: #e6c04a; --c5: #a9d8f5; --c6: #c7a27c; --c7: #aab0b9;
+  --c8: #f08a94; --c9: #9d9df2; --c10: #b5d167; --c11: #58cdd6; } }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg text.faint { fill: var(--faint); }
 svg text.title { font-weight: 600; }
 )";
@@ -96,6 +98,9 @@ class Axes {
         x_low_ = std::min(x_low_, x);
         x_high_ = std::max(x_high_, x);
         y_high_ = std::max(y_high_, y);
+      }
+      for (const auto& [low, high] : series.intervals) {
+        if (std::isfinite(high)) y_high_ = std::max(y_high_, high);
       }
     }
     if (!(x_low_ < x_high_)) {  // nothing, or a single point
@@ -187,6 +192,7 @@ class Axes {
 struct LegendEntry {
   std::string name;
   std::string colour;
+  bool dashed = false;
 };
 
 std::string legend(const std::vector<LegendEntry>& entries, double top, double* bottom) {
@@ -199,9 +205,14 @@ std::string legend(const std::vector<LegendEntry>& entries, double top, double* 
       x = kLeft;
       y += kLegendRow;
     }
-    out += fmt::format(
-        R"svg(<rect x="{:.1f}" y="{:.1f}" width="12" height="12" rx="2" fill="{}"/>)svg", x, y,
-        entry.colour);
+    out +=
+        entry.dashed
+            ? fmt::format(
+                  R"svg(<path d="M{:.1f},{:.1f}h14" stroke="{}" stroke-width="3" stroke-dasharray="4 2"/>)svg",
+                  x, y + 6, entry.colour)
+            : fmt::format(
+                  R"svg(<rect x="{:.1f}" y="{:.1f}" width="12" height="12" rx="2" fill="{}"/>)svg",
+                  x, y, entry.colour);
     out += fmt::format(R"svg(<text x="{:.1f}" y="{:.1f}">{}</text>)svg", x + 17, y + 10.5,
                        escaped(entry.name));
     x += width;
@@ -216,6 +227,22 @@ std::string svg_element(double height, const std::string& title, const std::stri
       kWidth, height, kWidth, height, escaped(title), content);
 }
 
+// A dot and a bar for each point that has an interval.
+std::string interval_bars(const Axes& axes, const ChartSeries& series, const std::string& ink) {
+  std::string out;
+  for (size_t i = 0; i < std::min(series.intervals.size(), series.points.size()); ++i) {
+    const auto& [x, y] = series.points[i];
+    const auto& [low, high] = series.intervals[i];
+    if (!axes.usable(x, y) || !axes.usable(x, low) || !axes.usable(x, high)) continue;
+    out += fmt::format(
+        R"svg(<path d="M{0:.1f},{1:.1f}V{2:.1f}m-3,0h6M{3:.1f},{1:.1f}h6" fill="none" stroke="{4}" stroke-opacity="0.7"/>)svg",
+        axes.x(x), axes.y(low), axes.y(high), axes.x(x) - 3, ink);
+    out += fmt::format(R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="3.5" fill="{}"/>)svg", axes.x(x),
+                       axes.y(y), ink);
+  }
+  return out;
+}
+
 // The chart's elements, and the height that they take.
 std::string content_of(const LineChart& chart, double* height) {
   const Axes axes(chart);
@@ -224,7 +251,8 @@ std::string content_of(const LineChart& chart, double* height) {
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const ChartSeries& series = chart.series[i];
     const std::string ink = colour(series.colour >= 0 ? static_cast<size_t>(series.colour) : i);
-    entries.push_back({series.name, ink});
+    entries.push_back({series.name, ink, series.dashed});
+    content += interval_bars(axes, series, ink);
     std::string path;
     for (const auto& [x, y] : series.points) {
       if (!axes.usable(x, y)) continue;
@@ -311,6 +339,45 @@ std::string svg(const StackedChart& chart) {
   return svg_element(bottom, chart.title, content);
 }
 
+std::string svg(const GridChart& chart) {
+  constexpr double kCell = 20;
+  constexpr double kFigureWidth = 34;  // of a cell that holds its figure
+  size_t num_columns = 1;
+  for (const std::vector<double>& row : chart.rows) num_columns = std::max(num_columns, row.size());
+  const double room = (kWidth - kLeft - kRight) / static_cast<double>(num_columns);
+  const double width = std::min(room, 2 * kFigureWidth);
+  std::string content =
+      fmt::format(R"svg(<text x="{:.1f}" y="12">{}</text>)svg", kLeft, escaped(chart.column_label));
+  content += fmt::format(R"svg(<text x="{:.1f}" y="28" text-anchor="end">{}</text>)svg", kLeft - 8,
+                         escaped(chart.row_label));
+  const size_t every = std::max<size_t>(1, static_cast<size_t>(std::ceil(24 / width)));
+  for (size_t column = 0; column < num_columns; column += every) {
+    content +=
+        fmt::format(R"svg(<text class="faint" x="{:.1f}" y="28" text-anchor="middle">{}</text>)svg",
+                    kLeft + (static_cast<double>(column) + 0.5) * width, column);
+  }
+  double y = 34;
+  for (size_t row = 0; row < chart.rows.size(); ++row, y += kCell) {
+    content += fmt::format(
+        R"svg(<text class="faint" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)svg", kLeft - 8,
+        y + 14, row);
+    for (size_t column = 0; column < chart.rows[row].size(); ++column) {
+      const double share = chart.rows[row][column];
+      if (!std::isfinite(share)) continue;
+      const double x = kLeft + static_cast<double>(column) * width;
+      content += fmt::format(
+          R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="var(--c0)" fill-opacity="{:.3f}"><title>{} {}, {} {}: {:.2f} %</title></rect>)svg",
+          x, y, std::max(width - 1, 0.5), kCell - 1, 0.04 + 0.66 * std::clamp(share, 0.0, 1.0),
+          escaped(chart.row_label), row, escaped(chart.column_label), column, 100 * share);
+      if (width < kFigureWidth) continue;
+      content +=
+          fmt::format(R"svg(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{:.1f}</text>)svg",
+                      x + (width - 1) / 2, y + 14, 100 * share);
+    }
+  }
+  return svg_element(y + 4, chart.title, content);
+}
+
 void ReportPage::add_heading(const std::string& text) {
   body_ += "<h2>" + escaped(text) + "</h2>\n";
 }
@@ -323,6 +390,11 @@ void ReportPage::add_chart(const LineChart& chart) {
 }
 
 void ReportPage::add_chart(const StackedChart& chart) {
+  body_ +=
+      "<figure><figcaption>" + escaped(chart.title) + "</figcaption>" + svg(chart) + "</figure>\n";
+}
+
+void ReportPage::add_chart(const GridChart& chart) {
   body_ +=
       "<figure><figcaption>" + escaped(chart.title) + "</figcaption>" + svg(chart) + "</figure>\n";
 }

@@ -16,7 +16,9 @@ struct ChartSeries {
   std::vector<std::pair<double, double>> points;  // ascending x
   bool dots = false;                              // measured values; else a line
   int colour = -1;                                // of the palette; -1: by the series' place
-  bool dashed = false;                            // a limit or a prediction, not a value
+  bool dashed = false;                            // a limit, a prediction, or a variant of a line
+  /// Low and high of each point: the line then has a dot and an interval bar at each of them.
+  std::vector<std::pair<double, double>> intervals = {};
 };
 
 /// Lines and points over x. On a logarithmic x axis, ticks are powers of two: tokens. A logarithmic
@@ -42,6 +44,14 @@ struct StackedChart {
   std::vector<StackedBar> bars;
 };
 
+/// Shares of 0 to 1 as a grid of shaded cells with their figures: density by layer and head.
+struct GridChart {
+  std::string title;
+  std::string row_label;     // "layer": rows are numbered from 0, like columns
+  std::string column_label;  // "head"
+  std::vector<std::vector<double>> rows;
+};
+
 struct ReportTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
@@ -57,6 +67,7 @@ class ReportPage {
   void add_text(const std::string& text);
   void add_chart(const LineChart& chart);
   void add_chart(const StackedChart& chart);
+  void add_chart(const GridChart& chart);
   void add_table(const ReportTable& table);
   /// The foot of the page: who wrote it, and the ten conditions of its figures as a list.
   void set_footer(const std::string& text, const std::vector<ConditionEntry>& conditions);
@@ -75,5 +86,6 @@ std::string standalone_svg(const std::vector<LineChart>& charts);
 /// The chart alone, as an <svg> element that takes its colours from the page around it.
 std::string svg(const LineChart& chart);
 std::string svg(const StackedChart& chart);
+std::string svg(const GridChart& chart);
 
 }  // namespace fovea::worth
