@@ -5,228 +5,272 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/cli/attention_options.h"
+#include "apps/cli/conditions.h"
+#include "apps/cli/eval_page.h"
+#include "apps/cli/eval_plan.h"
+#include "apps/cli/eval_runner.h"
+#include "apps/cli/eval_summary.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/model_options.h"
 #include "apps/cli/parse_values.h"
-#include "apps/cli/progress.h"
 #include "apps/cli/report_json.h"
 #include "apps/cli/table.h"
 #include "apps/cli/text_io.h"
-#include "fovea/base/checked_math.h"
+#include "fovea/base/error.h"
 #include "fovea/model_io/model_config.h"
-#include "fovea/quality/answer.h"
-#include "fovea/quality/rate.h"
-#include "fovea/quality/task.h"
 #include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::cli {
 namespace {
 
-using quality::Rate;
-using quality::Task;
+constexpr double kUsualDensity = 5.34;  // percent: the published comparison's
+constexpr const char* kUsualTasks = "single,lookalike,eight";
 
 struct EvalOptions {
   ModelArguments model;
   std::string file;
-  std::string tasks = "single,lookalike,eight";
-  std::string length = "32K";
-  std::string attention = "centroid,rescue,witness:1,witness:4,oracle";
+  std::optional<std::string> tasks;  // none: kUsualTasks, or nothing beside texts
+  bool generated = false;
+  std::string texts;
+  std::string tail = "1K";
+  std::string lengths = "32K";
+  EvalAxes axes;
   AttentionOptions knobs;
+  std::string against;
   int64_t num_questions = 32;
   uint64_t seed = 1;
   bool json = false;
-  std::string output;
+  std::string output, report, journal;
 };
 
-// One attention on one kind of task.
-struct Cell {
-  Rate rate;
-  std::vector<double> density;
-  std::vector<double> prefill_ms;
+/// What the options say, checked before anything is loaded.
+struct EvalPlan {
+  std::vector<EvalVariant> variants;
+  std::vector<int64_t> lengths;
+  std::vector<std::string> tasks, texts;
+  int64_t tail = 0;
 };
 
-struct Row {
-  std::string attention;
-  std::vector<Cell> cells;  // one a kind
-};
-
-// Prompts of each kind, the same for every attention.
-std::vector<std::vector<Task>> make_tasks(const Model& model, const EvalOptions& options,
-                                          int64_t length, const std::vector<std::string>& kinds,
-                                          const std::string& text) {
-  const quality::TaskMaker maker(text, [&](std::string_view part) {
-    return model.tokenizer().encode(part, {.add_bos = false});
-  });
-  const quality::TaskSettings settings = {
-      .length = length, .seed = options.seed, .bos_id = model.config().bos_id};
-  std::vector<std::vector<Task>> tasks(kinds.size());
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    const int64_t num_tasks =
-        ceil_div(options.num_questions, quality::questions_per_task(kinds[k]));
-    for (int64_t i = 0; i < num_tasks; ++i) {
-      tasks[k].push_back(maker.make(kinds[k], settings, i, num_tasks));
-    }
+std::vector<std::string> distinct(std::vector<std::string> names, const char* option) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    check_argument(std::find(names.begin(), name, *name) == name, "{} names \"{}\" twice", option,
+                   *name);
   }
-  return tasks;
+  return names;
 }
 
-Cell run_cell(Session& session, const std::vector<Task>& tasks, const std::string& label) {
-  Cell cell;
-  ProgressBar bar;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    PrefillOptions prefill;
-    prefill.cancel = &interrupt_flag();
-    prefill.progress = [&](double share) {
-      bar.update(label, static_cast<int64_t>((static_cast<double>(i) + share) * 1000),
-                 static_cast<int64_t>(tasks.size()) * 1000);
-    };
-    const quality::TaskOutcome outcome = answer_task(session, tasks[i], prefill);
-    cell.rate.total += static_cast<int64_t>(outcome.scores.size());
-    cell.rate.right += std::count(outcome.scores.begin(), outcome.scores.end(), 1.0);
-    cell.density.push_back(outcome.report.density());
-    cell.prefill_ms.push_back(outcome.report.times.total_ms);
-  }
-  return cell;
-}
-
-std::string rate_text(const Rate& rate) {
-  return fmt::format("{:.2f} ({:.2f}-{:.2f})", rate.value(), rate.low(), rate.high());
-}
-
-void print_rows(const std::vector<Row>& rows, const std::vector<std::string>& kinds) {
-  std::vector<std::string> header = {"attention"};
-  for (const std::string& kind : kinds) {
-    header.push_back(fmt::format("{} (95 %)", kind));
-  }
-  header.insert(header.end(), {"density", "prefill"});
-  Table table(header);
-  for (const Row& row : rows) {
-    std::vector<std::string> cells = {row.attention};
-    std::vector<double> density, prefill_ms;
-    for (size_t i = 0; i < kinds.size(); ++i) {
-      if (i >= row.cells.size()) {  // interrupted before this one
-        cells.emplace_back("-");
-        continue;
-      }
-      const Cell& cell = row.cells[i];
-      cells.push_back(rate_text(cell.rate));
-      density.insert(density.end(), cell.density.begin(), cell.density.end());
-      prefill_ms.insert(prefill_ms.end(), cell.prefill_ms.begin(), cell.prefill_ms.end());
-    }
-    cells.push_back(density.empty() ? "-" : format_percent(median(density)));
-    cells.push_back(prefill_ms.empty() ? "-" : format_seconds(median(prefill_ms) / 1e3));
-    table.add_row(cells);
-  }
-  fmt::print("{}", table.to_string());
-}
-
-nlohmann::json rows_json(const std::vector<Row>& rows, const std::vector<std::string>& kinds) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.cells.size(); ++i) {
-      const Cell& cell = row.cells[i];
-      json.push_back({{"attention", row.attention},
-                      {"task", kinds[i]},
-                      {"num_right", cell.rate.right},
-                      {"num_questions", cell.rate.total},
-                      {"rate", cell.rate.value()},
-                      {"rate_low", cell.rate.low()},
-                      {"rate_high", cell.rate.high()},
-                      {"density", summary_json(cell.density)},
-                      {"prefill_ms", summary_json(cell.prefill_ms)}});
-    }
-  }
-  return json;
-}
-
-// Fills rows until all is done or Ctrl-C; what is there by then is whole.
-std::vector<Row> evaluate(const std::shared_ptr<const Model>& model, const EvalOptions& options,
-                          int64_t length, const std::vector<std::string>& attentions,
-                          const std::vector<std::string>& kinds, const std::string& text) {
-  const auto tasks = make_tasks(*model, options, length, kinds, text);
-  std::vector<Row> rows;
-  try {
-    for (const std::string& name : attentions) {
-      SessionOptions session_options;
-      session_options.attention = attention_settings(name, options.knobs);
-      session_options.max_len = length;
-      Session session(model, session_options);
-      rows.push_back({name, {}});
-      for (size_t i = 0; i < kinds.size(); ++i) {
-        const std::string label = fmt::format("{}, {}", name, kinds[i]);
-        rows.back().cells.push_back(run_cell(session, tasks[i], label));
-      }
-    }
-  } catch (const Cancelled&) {
-    // What is whole is reported; the caller says that it is not all.
-  }
-  return rows;
-}
-
-std::vector<std::string> parse_tasks(const std::string& text) {
-  std::vector<std::string> kinds;
-  for (const std::string& name : split_list(text, "--tasks")) {
-    quality::task_description(name);  // refuses what it does not know
-    kinds.push_back(name);
-  }
-  check_argument(!kinds.empty(), "--tasks names no task, known are {}",
+EvalPlan make_plan(const EvalOptions& options, const CLI::App& command) {
+  EvalPlan plan;
+  plan.lengths = parse_tokens_list(options.lengths, "--length");
+  plan.texts = distinct(split_list(options.texts, "--texts"), "--texts");
+  plan.tail = parse_tokens(options.tail, "--tail");
+  plan.tasks =
+      distinct(split_list(options.tasks.value_or(plan.texts.empty() ? kUsualTasks : ""), "--tasks"),
+               "--tasks");
+  for (const std::string& kind : plan.tasks) quality::task_description(kind);  // if there is one
+  check_argument(!plan.tasks.empty() || !plan.texts.empty(), "--tasks names no task, known are {}",
                  fmt::join(quality::task_kinds(), ", "));
-  return kinds;
+  check_argument(plan.tasks.empty() || !options.file.empty(),
+                 "--file is required: a text to hide the facts of the tasks in");
+  check_argument(options.num_questions > 0 && options.num_questions <= 1'000'000,
+                 "--questions must be in 1 ... 1000000, is {}", options.num_questions);
+
+  EvalAxes axes = options.axes;
+  check_argument(axes.densities.empty() || !options.knobs.density,
+                 "give --density, one share, or --densities, several percents");
+  if (axes.densities.empty()) {
+    const double percent = 100 * static_cast<double>(options.knobs.density.value_or(-1));
+    axes.densities = !options.knobs.density ? fmt::format("{:g}", kUsualDensity)
+                     : percent == 0         ? "own"
+                                            : fmt::format("{:.6g}", percent);
+  }
+  check_selection_options(command, parse_attention_list(axes.attention));
+  plan.variants = expand_variants(axes, options.knobs);
+  const auto names_reference = [&](const EvalVariant& variant) {
+    return variant.attention == options.against && !variant.is_dense();
+  };
+  check_argument(options.against.empty() ||
+                     std::any_of(plan.variants.begin(), plan.variants.end(), names_reference),
+                 "--against {} is none of --attention's methods", options.against);
+  return plan;
+}
+
+std::string file_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+// Texts are read before the model, so that a mistake in a name costs no time.
+struct InputTexts {
+  std::string filler;
+  std::vector<std::string> texts;  // those of --texts
+};
+
+InputTexts read_texts(const EvalOptions& options, const EvalPlan& plan) {
+  InputTexts input;
+  if (!plan.tasks.empty()) input.filler = read_utf8_text(options.file);
+  for (const std::string& path : plan.texts) input.texts.push_back(read_utf8_text(path));
+  return input;
+}
+
+std::vector<std::unique_ptr<EvalSubject>> make_subjects(const std::shared_ptr<const Model>& model,
+                                                        const EvalOptions& options,
+                                                        const EvalPlan& plan,
+                                                        const InputTexts& input) {
+  std::shared_ptr<const quality::TaskMaker> maker;
+  if (!plan.tasks.empty()) {
+    quality::PromptFrame frame;
+    if (options.generated) frame = quality::chat_frame(model->tokenizer());
+    maker = std::make_shared<const quality::TaskMaker>(
+        input.filler,
+        [model](std::string_view part) {
+          return model->tokenizer().encode(part, {.add_bos = false});
+        },
+        frame);
+  }
+  std::vector<std::unique_ptr<EvalSubject>> subjects;
+  for (const int64_t length : plan.lengths) {
+    for (const std::string& kind : plan.tasks) {
+      const quality::TaskSettings settings = {length, options.seed, model->config().bos_id,
+                                              options.generated};
+      subjects.push_back(
+          std::make_unique<TaskSubject>(maker, kind, settings, options.num_questions));
+    }
+    for (size_t i = 0; i < plan.texts.size(); ++i) {
+      naming_file(plan.texts[i], [&] {
+        subjects.push_back(std::make_unique<TextSubject>(file_name(plan.texts[i]), input.texts[i],
+                                                         *model, length, plan.tail,
+                                                         options.num_questions));
+        return 0;
+      });
+    }
+  }
+  return subjects;
+}
+
+/// What every record of a journal depends on.
+nlohmann::json journal_settings(const Model& model, const EvalOptions& options,
+                                const std::string& filler_text) {
+  return {{"model", model_hash(model.path())},
+          {"compute_dtype", dtype_name(model.compute_dtype())},
+          {"weight_dtype", dtype_name(model.weight_dtype())},
+          {"device", model.context().device.type == DeviceType::kCpu ? "cpu" : "cuda"},
+          {"text", text_hash(filler_text)},
+          {"questions", options.num_questions},
+          {"seed", options.seed}};
+}
+
+std::string lengths_text(const std::vector<int64_t>& lengths) {
+  return fmt::format("{} tokens", fmt::join(lengths, ", "));
+}
+
+void print_groups(const Evaluation& evaluation, const std::vector<EvalGroup>& groups,
+                  const std::string& reference) {
+  for (const EvalGroup& group : groups) {
+    const worth::ReportTable content = group_table(evaluation, group, reference);
+    Table table(content.header);
+    for (const auto& row : content.rows) table.add_row(row);
+    fmt::print("{}\n{}\n", group.title(), table.to_string());
+  }
 }
 
 void eval(const EvalOptions& options, const CLI::App& command) {
   check_model_options(options.model);
-  const int64_t length = parse_tokens(options.length, "--length");
-  const std::vector<std::string> kinds = parse_tasks(options.tasks);
-  const std::vector<std::string> attentions = parse_attention_list(options.attention);
-  check_selection_options(command, attentions);
-  for (const std::string& name : attentions) attention_settings(name, options.knobs);
-  check_argument(options.num_questions > 0 && options.num_questions <= 1'000'000,
-                 "--questions must be in 1 ... 1000000, is {}", options.num_questions);
-  std::optional<OutputFile> output;
+  const EvalPlan plan = make_plan(options, command);
+  std::optional<OutputFile> output, page;
   if (!options.output.empty()) output.emplace(options.output);
-  const std::string text = read_utf8_text(options.file);
-
+  if (!options.report.empty()) page.emplace(options.report);
+  const InputTexts input = read_texts(options, plan);
   const auto model = load_model(options.model);
-  check_argument(length <= model->config().context_length,
-                 "--length {} is past this model's context of {}", length,
-                 model->config().context_length);
-  const std::vector<Row> rows = evaluate(model, options, length, attentions, kinds, text);
+  for (const int64_t length : plan.lengths) {
+    check_argument(length <= model->config().context_length,
+                   "--length {} is past this model's context of {}", length,
+                   model->config().context_length);
+  }
+  std::optional<EvalJournal> journal;
+  if (options.journal.empty()) {
+    journal.emplace();
+  } else {
+    journal.emplace(options.journal, journal_settings(*model, options, input.filler));
+  }
+  Evaluation evaluation;
+  evaluation.variants = plan.variants;
+  evaluation.subjects = make_subjects(model, options, plan, input);
+  run_evaluation(model, &*journal, &evaluation);
 
+  const std::vector<EvalGroup> groups = summarize(evaluation, options.against, options.seed);
+  const std::vector<std::string> notes = summary_notes(evaluation, groups);
   Conditions conditions = model_conditions(*model, command);
-  conditions.prompt_length = fmt::format("{} tokens", length);
-  conditions.answer_length = "teacher-forced";
+  conditions.prompt_length = lengths_text(plan.lengths);
+  conditions.answer_length = options.generated ? "as generated" : "teacher-forced";
   conditions.tokens_counted = "prompt, for the prefill's time";
   nlohmann::json json = machine_json(model->context());
   json["command"] = "eval";
   json["conditions"] = to_json(conditions);
-  json["rows"] = rows_json(rows, kinds);
+  json["finished"] = evaluation.finished;
   json["seed"] = options.seed;
-  for (const std::string& name : attentions) {
-    json["selectors"][name] = to_json(attention_settings(name, options.knobs));
+  json["notes"] = notes;
+  json["rows"] = rows_json(evaluation, groups, options.against);
+  for (const EvalVariant& variant : evaluation.variants) {
+    json["selectors"][variant.name(true)] = to_json(variant.settings);
   }
-  if (output && !rows.empty()) output->write(json.dump(2) + "\n");
+  if (output && !groups.empty()) output->write(json.dump(2) + "\n");
+  if (page && !groups.empty()) {
+    page->write(
+        eval_page(evaluation, groups, options.against, notes, condition_entries(conditions)));
+  }
   if (options.json) {
     fmt::print("{}\n", json.dump(2));
-  } else if (!rows.empty()) {
-    print_rows(rows, kinds);
+  } else if (!groups.empty()) {
+    print_groups(evaluation, groups, options.against);
+    for (const std::string& note : notes) fmt::print("note: {}\n", note);
     fmt::print("{}\n", to_line(conditions));
   }
-  if (interrupted()) throw Interrupted("the table above is not complete");
+  for (const std::string& note : journal->notes()) fmt::print(stderr, "fovea: note: {}\n", note);
+  if (!evaluation.finished) {
+    throw Interrupted(options.journal.empty() ? "the tables above are not complete"
+                                              : "the same command goes on from " + options.journal);
+  }
 }
 
-std::string task_help() {
-  std::string help;
-  for (const std::string& kind : quality::task_kinds()) {
-    help +=
-        fmt::format("{}{}: {}", help.empty() ? "" : "; ", kind, quality::task_description(kind));
-  }
-  return help;
+// Takes the place of an option that add_attention_options() added for one value.
+CLI::Option* replace_option(CLI::App& command, const std::string& name, std::string& value,
+                            const std::string& description) {
+  command.remove_option(command.get_option(name));
+  return command.add_option(name, value, description)->capture_default_str()->group("Selection");
+}
+
+void add_selection_axes(CLI::App& command, EvalOptions& options) {
+  command
+      .add_option("--attention", options.axes.attention,
+                  "Any of " + attention_names() +
+                      "; witness:2 keeps two witnesses; dense is always "
+                      "a row")
+      ->capture_default_str()
+      ->type_name("NAME,NAME,...");
+  command
+      .add_option("--against", options.against,
+                  "Compare with this one of them too, at the same density, blocks and periphery")
+      ->type_name("NAME");
+  add_attention_options(command, options.knobs);
+  command
+      .add_option(
+          "--densities", options.axes.densities,
+          fmt::format("Percents of the causal pairs to keep, measured within 0.1 points; own "
+                      "is what a method keeps by itself [{:g}]",
+                      kUsualDensity))
+      ->group("Selection")
+      ->type_name("P,P,...");
+  replace_option(command, "--periphery", options.axes.periphery,
+                 "Whether blocks that are not read are seen through their means")
+      ->type_name("off,on");
+  replace_option(command, "--block-size", options.axes.block_sizes,
+                 "Tokens per block, which is a KV page")
+      ->type_name("N,N,...");
 }
 
 }  // namespace
@@ -234,41 +278,59 @@ std::string task_help() {
 void add_eval_command(CLI::App& app) {
   const auto options = std::make_shared<EvalOptions>();
   CLI::App* command = app.add_subcommand(
-      "eval", "Score attentions on long-context tasks at one density, with intervals");
+      "eval", "Score attentions on long-context tasks and texts at one density, with intervals");
   add_model_options(*command, options->model);
   command->add_option("-f,--file", options->file, "Text to hide the facts in; - is standard input")
-      ->required()
       ->type_name("FILE");
-  command->add_option("--tasks", options->tasks, task_help())
-      ->capture_default_str()
+  std::string kinds;
+  for (const std::string& kind : quality::task_kinds()) {
+    kinds +=
+        fmt::format("{}{}: {}", kinds.empty() ? "" : "; ", kind, quality::task_description(kind));
+  }
+  command->add_option("--tasks", options->tasks, kinds)
+      ->default_str(kUsualTasks)
       ->type_name("NAME,NAME,...");
-  command->add_option("--length", options->length, "Tokens of a prompt")
+  command->add_flag("--generate", options->generated,
+                    "Ask in plain English and let the model write, instead of counting whether an "
+                    "answer's tokens are its first choices");
+  command
+      ->add_option("--texts", options->texts,
+                   "Also judge by these: next-token agreement with dense, and nats above it")
+      ->type_name("FILE,FILE,...");
+  command->add_option("--tail", options->tail, "Tokens at the end of a text's stretch to judge by")
       ->capture_default_str()
       ->type_name("N");
-  command
-      ->add_option("--attention", options->attention,
-                   "Any of " + attention_names() + "; witness:2 keeps two witnesses")
+  command->add_option("--length", options->lengths, "Tokens of a prompt; A..B doubles from A to B")
       ->capture_default_str()
-      ->type_name("NAME,NAME,...");
-  command->add_option("-n,--questions", options->num_questions, "Questions per task and attention")
+      ->type_name("N,N,...");
+  command
+      ->add_option("-n,--questions", options->num_questions,
+                   "Questions per task, or stretches per text")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "The same seed asks the same questions")
       ->capture_default_str();
-  command->add_flag("--json", options->json, "Print JSON instead of a table");
+  add_selection_axes(*command, *options);
+  command
+      ->add_option("--journal", options->journal,
+                   "Keep each finished prompt in this file; the same command goes on from there")
+      ->type_name("FILE");
+  command->add_option("--report", options->report, "Write an HTML page with charts")
+      ->type_name("OUT");
+  command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
       ->type_name("FILE");
-  options->knobs.density = 0.0534f;
-  add_attention_options(*command, options->knobs);
   command->footer(
-      "Answers are teacher-forced: a question counts when every token of its answer was the "
-      "model's\n"
-      "first choice. Every attention sees the same prompts. Intervals are Wilson's, 95 %.\n"
-      "The tasks are in the form that models/needle_7m was trained on.\n"
+      "Every attention reads the same prompts. Scores have Wilson's intervals, differences those "
+      "of "
+      "a\n"
+      "paired bootstrap over prompts, 95 %; docs/quality.md says how figures are made.\n"
       "Examples:\n"
       "  scripts/long_text.py -o build/long_text.txt\n"
       "  fovea eval -m models/needle_7m -f build/long_text.txt\n"
-      "  fovea eval -m models/needle_7m -f build/long_text.txt --tasks lookalike -n 64 \\\n"
-      "      --attention rescue,witness --density 0.03 -o eval.json");
+      "  fovea eval -m models/needle_7m -f build/long_text.txt --attention rescue,witness \\\n"
+      "      --densities 3,5.34,10 --periphery off,on --against rescue -n 200 \\\n"
+      "      --journal eval.jsonl -o eval.json --report eval.html\n"
+      "  fovea eval -m model.gguf --texts prose.txt,code.txt --length 8K -n 8 --against centroid");
   command->callback([options, command] { eval(*options, *command); });
 }
 

@@ -152,22 +152,6 @@ TEST(Needle, ReportsEachDocument) {
   EXPECT_EQ(json.at("rows").at(0).at("num_documents"), 2);
 }
 
-TEST(Eval, CountsRightAnswersOfEachAttention) {
-  const nlohmann::json json = json_of(
-      run_fovea({"eval", "-m", kModel, "-f", "LICENSE", "--length", "1K", "--tasks", "single,eight",
-                 "--attention", "dense,witness:2", "-n", "8", "--density", "0.9", "--json"}));
-  expect_conditions(json);
-  ASSERT_EQ(json.at("rows").size(), 4u);
-  for (const auto& row : json.at("rows")) {
-    EXPECT_EQ(row.at("num_questions"), 8);
-    EXPECT_LE(row.at("rate_low"), row.at("rate"));
-    EXPECT_GE(row.at("rate_high"), row.at("rate"));
-    EXPECT_EQ(row.at("density").at("samples").size(), row.at("task") == "eight" ? 1u : 8u);
-  }
-  EXPECT_EQ(json.at("rows").at(0).at("num_right"), 8);  // dense, single
-  EXPECT_EQ(json.at("selectors").at("witness:2").at("num_witnesses"), 2);
-}
-
 TEST(Kernels, StandBesideTheMachinesOwnRates) {
   const nlohmann::json json = json_of(run_fovea(
       {"kernels", "--lengths", "1K", "--attention", "witness", "--density", "0.5", "--head-dim",

@@ -27,11 +27,11 @@ class Process {
   void interrupt();
   /// Presses Ctrl-C, once the process has written something to its standard output.
   void interrupt_after_output();
+  /// Presses Ctrl-C, once `is_ready` or after a minute.
+  void interrupt_when(const std::function<bool()>& is_ready);
   ProcessResult wait();
 
  private:
-  void interrupt_when(const std::function<bool()>& is_ready);
-
   test::TempDir folder_;  // files that stand for its standard streams
   size_t input_size_;
   int pid_ = -1;

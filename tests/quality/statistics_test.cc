@@ -116,6 +116,13 @@ TEST(PairedDifference, SameSeedSameBits) {
   EXPECT_NE(first.interval.low, other.interval.low);
 }
 
+TEST(PairedDifference, OnePromptHasNoInterval) {
+  const Difference single = paired_difference(std::vector{won(10, 0), won(1, 0)});
+  EXPECT_EQ(single.mean, 1);
+  EXPECT_TRUE(std::isnan(single.interval.low));
+  EXPECT_FALSE(single.significant);
+}
+
 TEST(PairedDifference, RefusesWhatIsNotPaired) {
   PairedValues values = won(3, 3);
   values.b.pop_back();

@@ -107,6 +107,10 @@ Difference paired_difference(std::span<const PairedValues> groups,
   if (distances.empty()) return {kNaN, {kNaN, kNaN}, 0, 0, false};
   const auto num_groups = static_cast<double>(distances.size());
   difference.mean = sum_of_means / num_groups;
+  difference.interval = {kNaN, kNaN};
+  const bool single = std::any_of(distances.begin(), distances.end(),
+                                  [](const auto& group) { return group.size() == 1; });
+  if (single) return difference;  // one prompt says nothing of how much prompts vary
 
   std::vector<double> means(static_cast<size_t>(settings.num_resamples));
   uint64_t drawn = 0;

@@ -58,8 +58,8 @@ struct BootstrapSettings {
 
 /// Paired percentile bootstrap over prompts: the same settings give the same bits. With several
 /// groups (tasks), prompts are drawn within each and the groups' means are averaged, each with the
-/// same weight. Throws kInvalidArgument when a and b of a group differ in size, or there are no
-/// resamples.
+/// same weight. A group of a single prompt leaves the interval NaN. Throws kInvalidArgument when a
+/// and b of a group differ in size, or there are no resamples.
 ///
 /// Source: Efron and Tibshirani, "An introduction to the bootstrap", 1993, chapter 13.
 Difference paired_difference(std::span<const PairedValues> groups,

@@ -1,0 +1,132 @@
+#include "apps/cli/eval_summary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apps/cli/eval_page.h"
+
+namespace fovea::cli {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class FakeSubject : public EvalSubject {
+ public:
+  FakeSubject(std::string name, bool is_text, int64_t length)
+      : name_(std::move(name)), is_text_(is_text), length_(length) {}
+  std::string name() const override { return name_; }
+  bool is_text() const override { return is_text_; }
+  int64_t length() const override { return length_; }
+  int64_t num_prompts() const override { return 8; }
+  std::string key() const override { return name_; }
+  PromptRecord ask(Session&, int64_t, const PrefillOptions&, const PromptRecord*) const override {
+    return {};
+  }
+
+ private:
+  std::string name_;
+  bool is_text_;
+  int64_t length_;
+};
+
+// Eight prompts, the first `num_right` of them answered.
+EvalCell cell(size_t subject, size_t variant, int num_right, double density) {
+  EvalCell one;
+  one.subject = subject;
+  one.variant = variant;
+  for (int i = 0; i < 8; ++i) {
+    PromptRecord record;
+    record.scores = {i < num_right ? 1.0 : 0.0};
+    record.nll_difference = {static_cast<double>(variant) * 0.5};
+    record.density = density;
+    record.prefill_ms = 10;
+    one.records.push_back(record);
+  }
+  if (variant > 0) one.budget = {density, density, density < 0.06};
+  return one;
+}
+
+// dense, rescue and witness at 5.34 % on two tasks; rescue misses the density on the second.
+Evaluation two_tasks() {
+  Evaluation evaluation;
+  evaluation.variants = expand_variants({"rescue,witness", "5.34", "off", "128"}, {});
+  evaluation.subjects.push_back(std::make_unique<FakeSubject>("single", false, 4096));
+  evaluation.subjects.push_back(std::make_unique<FakeSubject>("eight", false, 4096));
+  evaluation.cells = {cell(0, 0, 8, 1), cell(0, 1, 6, 0.0534), cell(0, 2, 8, 0.0534),
+                      cell(1, 0, 8, 1), cell(1, 1, 0, 0.09),   cell(1, 2, 7, 0.0534)};
+  evaluation.finished = true;
+  return evaluation;
+}
+
+TEST(EvalSummary, ComparesWithDenseAndTheReference) {
+  const Evaluation evaluation = two_tasks();
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_TRUE(groups[0].is_average);
+  EXPECT_EQ(groups[1].title(), "single, 4096 tokens");
+  const EvalRow& rescue = groups[2].rows[1];
+  EXPECT_EQ(rescue.against_dense->mean, -1);
+  EXPECT_TRUE(rescue.against_dense->significant);
+  EXPECT_FALSE(rescue.against_reference.has_value());  // it is the reference
+  EXPECT_FALSE(rescue.matched);
+  const EvalRow& witness = groups[2].rows[2];
+  EXPECT_EQ(witness.against_reference->mean, 0.875);
+  EXPECT_EQ(witness.score.value, 0.875);
+  EXPECT_FALSE(groups[2].rows[0].against_dense.has_value());  // dense itself
+
+  const EvalRow& average = groups[0].rows[1];
+  EXPECT_EQ(average.score.value, 0.375);
+  EXPECT_EQ(average.worst_subject, "eight");
+  EXPECT_EQ(average.worst_score, 0);
+  EXPECT_EQ(average.score.num_questions, 16);
+  EXPECT_EQ(groups[0].rows[0].worst_subject, "");
+  EXPECT_THAT(summary_notes(evaluation, groups),
+              ElementsAre(AllOf(HasSubstr("1 row is"), HasSubstr("3.66 points"))));
+}
+
+TEST(EvalSummary, AnInterruptedCellCountsWithWhatItHas) {
+  Evaluation evaluation = two_tasks();
+  evaluation.cells.pop_back();                // not begun
+  evaluation.cells.back().records.resize(3);  // rescue, eight
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].rows.size(), 2u);  // witness has no average
+  EXPECT_EQ(groups[2].rows.size(), 2u);
+  EXPECT_EQ(groups[2].rows[1].against_dense->num_prompts, 3);
+  evaluation.cells.clear();
+  EXPECT_TRUE(summarize(evaluation, "", 1).empty());
+}
+
+TEST(EvalSummary, RowsTablesAndPageSayTheSame) {
+  Evaluation evaluation = two_tasks();
+  evaluation.subjects.push_back(std::make_unique<FakeSubject>("a.txt", true, 4096));
+  for (size_t v = 0; v < 3; ++v) {
+    evaluation.cells.push_back(cell(2, v, 8 - static_cast<int>(v), v == 0 ? 1 : 0.0534));
+  }
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  ASSERT_EQ(groups.size(), 4u);  // one text has no average
+  const nlohmann::json rows = rows_json(evaluation, groups, "rescue");
+  ASSERT_EQ(rows.size(), 12u);
+  EXPECT_EQ(rows[1]["worst"], "eight");
+  EXPECT_EQ(rows[7]["task"], "eight");
+  EXPECT_EQ(rows[7]["density_matched"], false);
+  EXPECT_EQ(rows[8]["against_rescue"]["difference"], 0.875);
+  EXPECT_NEAR(rows[8]["density_asked"], 0.0534, 1e-12);
+  EXPECT_TRUE(rows[6]["against_dense"].is_null());
+  EXPECT_EQ(rows[11]["text"], "a.txt");
+  EXPECT_EQ(rows[11]["nll_above_dense"]["difference"], 1.0);
+
+  const worth::ReportTable table = group_table(evaluation, groups[2], "rescue");
+  EXPECT_THAT(table.rows[1],
+              ElementsAre("rescue, 5.34 %", "0.000 (0.000-0.324)", "-1.000 (-1.000 to -1.000) yes",
+                          "-", "9.00 % (missed)", "8", "10.0 ms"));
+  const std::string page = eval_page(evaluation, groups, "rescue", {"a note"}, {});
+  EXPECT_THAT(page, AllOf(HasSubstr("rescue, 5.34 % scores 0.000 on eight, 4096 tokens"),
+                          HasSubstr("a note"), HasSubstr("<svg"), Not(HasSubstr("nan"))));
+}
+
+}  // namespace
+}  // namespace fovea::cli
