@@ -25,6 +25,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+FORMS = pathlib.Path(__file__).resolve().parents[2] / "src/fovea/quality/data/task_forms.json"
 SUFFIXES = (".html", ".txt", ".rst", ".md", ".py", ".go", ".rs")
 SMALLEST_FILE, LARGEST_FILE = 1_000, 2_000_000
 LARGEST_DOCUMENT = 100_000  # characters: no file makes up much of the corpus
@@ -147,7 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="one unpacked package each")
     parser.add_argument("--other", type=pathlib.Path, required=True, help="text of another kind, for evaluation")
-    parser.add_argument("--forms", type=pathlib.Path, required=True, help="task_forms.json, whose words stay whole")
+    parser.add_argument("--forms", type=pathlib.Path, default=FORMS, help="the tasks' sentences, whose words stay whole")
     parser.add_argument("--chars-per-folder", type=int, default=3_500_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True)

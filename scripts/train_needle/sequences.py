@@ -60,31 +60,23 @@ class Forms:
         self.texts: dict[str, str] = settings["forced"]
         self.adjectives = [self.encode(" " + word) for word in settings["adjectives"]]
         self.digits = [self.encode(str(digit))[0] for digit in range(10)]
-        self.comma = self.encode(",")
         self.parts = {name: self._cut(text) for name, text in self.texts.items()}
 
     def encode(self, text: str) -> Words:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _cut(self, text: str) -> list[tuple[str, Words]]:
-        """Pairs (slot, []) and ("", ids). Words bring the blank before them, digits do not."""
-        parts = []
-        for piece in re.split(r"({\w+})", text):
-            if piece.startswith("{"):
-                parts.append((piece[1:-1], []))
-            elif piece:
-                parts.append(("", piece))
-        cut = []
-        for i, (slot, piece) in enumerate(parts):
+        """Pairs (slot, []) and ("", ids) in order. Words bring the blank before them, digits do not."""
+        pieces = re.split(r"{(\w+)}", text)  # literal, slot, literal, ..., literal
+        parts: list[tuple[str, Words]] = []
+        for literal, slot in zip(pieces[::2], [*pieces[1::2], ""]):
+            if slot and not slot.startswith("value"):
+                literal = literal.removesuffix(" ")
+            if literal:
+                parts.append(("", self.encode(literal)))
             if slot:
-                cut.append((slot, []))
-                continue
-            next_slot = parts[i + 1][0] if i + 1 < len(parts) else ""
-            if next_slot and not next_slot.startswith("value"):
-                piece = piece.removesuffix(" ")
-            if piece:
-                cut.append(("", self.encode(piece)))
-        return cut
+                parts.append((slot, []))
+        return parts
 
     def fill(self, name: str, slots: dict[str, Words], kind: str = "", gaps: tuple[str, ...] = ()) -> Sentence:
         """The form with its slots filled; `gaps` are those that answer a question of `kind`."""
