@@ -68,7 +68,25 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
   add_knob(command, "--alpha-rescue", selector.alpha_rescue, "The same for rescue's second branch");
   add_knob(command, "--rescue-share", selector.rescue_share,
            "With --density: rescue's share of the blocks that are not forced");
-  add_knob(command, "--witnesses", selector.num_witnesses, "witness: keys kept per page, 1 ... 8");
+  add_knob(command, "--witnesses", selector.num_witnesses,
+           "witness, nearest, mass, peak: keys kept per page, 1 ... 8");
+  add_knob(
+      command, "--coverage", selector.coverage,
+      "antidiagonal, query_aware, self_similar, mass: share of the attention to keep; 0 for the "
+      "method's own");
+  add_knob(command, "--stride", selector.antidiagonal_stride, "antidiagonal: tokens of a group");
+  add_knob(command, "--vertical-tokens", selector.vertical_tokens,
+           "vertical_slash: keys that every query block reads");
+  add_knob(command, "--slash-tokens", selector.slash_tokens,
+           "vertical_slash: distances at which every query block reads");
+  add_knob(command, "--most-divergence", selector.most_divergence,
+           "query_aware: heads whose means stray further from the truth keep lines");
+  add_knob(command, "--least-similarity", selector.least_similarity,
+           "self_similar: blocks whose keys agree less are kept");
+  add_knob(command, "--nearest-gap", selector.nearest_gap,
+           "nearest: nats that a block may stay below a query's best");
+  add_knob(command, "--least-peak", selector.least_peak,
+           "peak: probability that some query must give a block");
   add_choice(command, "--aggregation", selector.aggregation, "sum", Aggregation::kSum, "max",
              Aggregation::kMax, "How a query block's rows make one score");
   add_choice(command, "--quantiles", selector.quantiles, "causal", QuantileMode::kCausal, "prompt",

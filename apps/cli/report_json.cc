@@ -31,6 +31,14 @@ nlohmann::json to_json(const AttentionSettings& settings) {
           {"streaming_local_tokens", selector.streaming_local_tokens},
           {"num_witnesses", selector.num_witnesses},
           {"aggregation", selector.aggregation == Aggregation::kSum ? "sum" : "max"},
+          {"coverage", selector.coverage},
+          {"antidiagonal_stride", selector.antidiagonal_stride},
+          {"vertical_tokens", selector.vertical_tokens},
+          {"slash_tokens", selector.slash_tokens},
+          {"most_divergence", selector.most_divergence},
+          {"least_similarity", selector.least_similarity},
+          {"nearest_gap", selector.nearest_gap},
+          {"least_peak", selector.least_peak},
           {"periphery", settings.periphery ? "mean" : "none"},
           {"decode", settings.sparse_decode ? "sparse" : "dense"}};
 }

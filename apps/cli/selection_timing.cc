@@ -15,7 +15,7 @@ KernelShape dense_contiguous(KernelShape shape) {
 }
 
 int64_t witnesses_kept(const SelectorSettings& settings) {
-  return settings.method == SelectorMethod::kWitness ? settings.num_witnesses : 0;
+  return reads_witnesses(settings.method) ? settings.num_witnesses : 0;
 }
 
 }  // namespace

@@ -146,7 +146,10 @@ TEST_P(InvarianceTest, ChunksBatchThreadsAndPrefix) {
 INSTANTIATE_TEST_SUITE_P(Methods, InvarianceTest,
                          ::testing::Values(SelectorMethod::kCentroid, SelectorMethod::kRescue,
                                            SelectorMethod::kWitness, SelectorMethod::kBound,
-                                           SelectorMethod::kOracle, SelectorMethod::kMinMax),
+                                           SelectorMethod::kOracle, SelectorMethod::kMinMax,
+                                           SelectorMethod::kAntidiagonal,
+                                           SelectorMethod::kSelfSimilar, SelectorMethod::kNearest,
+                                           SelectorMethod::kMass, SelectorMethod::kPeak),
                          method_name);
 
 // Why quantiles = causal is the default: those over the whole prompt see later blocks.

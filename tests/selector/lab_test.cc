@@ -44,13 +44,32 @@ void expect_reference_lists(const SelectorParams& params) {
 
 std::string method_name(SelectorMethod method) { return std::string(selector_method_name(method)); }
 
-const auto kLabMethods = ::testing::Values(SelectorMethod::kMinMax);
+// Methods that look at each query block by itself, and those that judge heads by a call's last
+// rows.
+const auto kLocalMethods = ::testing::Values(SelectorMethod::kMinMax, SelectorMethod::kAntidiagonal,
+                                             SelectorMethod::kSelfSimilar, SelectorMethod::kNearest,
+                                             SelectorMethod::kMass, SelectorMethod::kPeak);
+const auto kLastRowMethods =
+    ::testing::Values(SelectorMethod::kVerticalSlash, SelectorMethod::kQueryAware);
+
+// What keeps some of a small case's blocks, and not all.
+SelectorSettings settings_for(SelectorMethod method) {
+  SelectorSettings settings;
+  settings.method = method;
+  settings.vertical_tokens = 6;
+  settings.slash_tokens = 12;
+  settings.coverage = method == SelectorMethod::kQueryAware ? 0.3f : 0.7f;
+  settings.least_similarity = 0.3f;
+  settings.nearest_gap = 0.3f;
+  settings.least_peak = 0.3f;
+  return settings;
+}
 
 class LabTest : public ::testing::TestWithParam<std::tuple<SelectorMethod, Aggregation, float>> {
  protected:
   SelectorSettings settings() const {
-    SelectorSettings settings;
-    std::tie(settings.method, settings.aggregation, settings.density) = GetParam();
+    SelectorSettings settings = settings_for(std::get<0>(GetParam()));
+    std::tie(std::ignore, settings.aggregation, settings.density) = GetParam();
     return settings;
   }
 };
@@ -89,18 +108,58 @@ std::string variant_name(
          (density > 0 ? "_budget" : "_threshold");
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, LabTest,
-                         ::testing::Combine(kLabMethods,
-                                            ::testing::Values(Aggregation::kSum, Aggregation::kMax),
-                                            ::testing::Values(0.0f, 0.3f)),
+const auto kDensities = ::testing::Values(0.0f, 0.3f);
+
+INSTANTIATE_TEST_SUITE_P(Alphas, LabTest,
+                         ::testing::Combine(::testing::Values(SelectorMethod::kMinMax),
+                                            ::testing::Values(Aggregation::kMax), kDensities),
                          variant_name);
+INSTANTIATE_TEST_SUITE_P(Local, LabTest,
+                         ::testing::Combine(kLocalMethods, ::testing::Values(Aggregation::kSum),
+                                            kDensities),
+                         variant_name);
+INSTANTIATE_TEST_SUITE_P(LastRows, LabTest,
+                         ::testing::Combine(kLastRowMethods, ::testing::Values(Aggregation::kSum),
+                                            kDensities),
+                         variant_name);
+
+// A divergence that some heads of the case stay under and others do not.
+TEST(QueryAware, FollowsItsReferenceWithBothPatterns) {
+  const CaseShape shape;
+  SelectorSettings settings = settings_for(SelectorMethod::kQueryAware);
+  std::vector<double> densities;
+  for (const float divergence : {0.0f, 0.25f, 1.0f}) {
+    SCOPED_TRACE(divergence);
+    settings.most_divergence = divergence;
+    WholePrompt whole(shape, make_prompt(shape, 29 * shape.block_size + 5, 23), settings);
+    expect_reference_lists(whole.call.params);
+    BlockSelection selection;
+    select_blocks(whole.call.params, {}, selection);
+    densities.push_back(selection.density());
+  }
+  EXPECT_NE(densities.front(), densities.back());
+}
+
+// The similarities of the case's blocks are spread out: under the least of them all speak for
+// themselves, over the largest none does.
+TEST(SelfSimilar, KeepsEverythingThatDiffers) {
+  const CaseShape shape;
+  SelectorSettings settings = settings_for(SelectorMethod::kSelfSimilar);
+  settings.least_similarity = 1;
+  WholePrompt whole(shape, make_prompt(shape, 12 * shape.block_size, 23), settings);
+  BlockSelection selection;
+  select_blocks(whole.call.params, {}, selection);
+  EXPECT_EQ(selection.density(), 1);
+  whole.call.params.settings.least_similarity = 0;
+  select_blocks(whole.call.params, {}, selection);
+  EXPECT_LT(selection.density(), 0.95);
+}
 
 class LabNonFiniteTest : public ::testing::TestWithParam<SelectorMethod> {};
 
 TEST_P(LabNonFiniteTest, KeyBlockIsKeptAndCounted) {
   const CaseShape shape;
-  SelectorSettings settings;
-  settings.method = GetParam();
+  SelectorSettings settings = settings_for(GetParam());
   settings.density = 0.2f;
   Prompt prompt = make_prompt(shape, 24 * shape.block_size, 41);
   const int64_t row = 9 * shape.block_size + 2;  // KV head 1: q heads 2 and 3
@@ -115,14 +174,16 @@ TEST_P(LabNonFiniteTest, KeyBlockIsKeptAndCounted) {
     }
   }
   EXPECT_EQ(selection.non_finite_pairs, 2 * (24 - 10));
-  // One bad block takes one place of a list; the others are chosen as before.
+  // One bad block takes one place of a list; the others are chosen among as before, also by its own
+  // queries, though some methods look at their own keys.
   EXPECT_LT(selection.density(), 0.4);
+  const std::vector<int32_t> own = list_of(selection, 2, 9);
+  EXPECT_LT(own.size(), 9u);
 }
 
 TEST_P(LabNonFiniteTest, QueryBlockKeepsEverything) {
   const CaseShape shape;
-  SelectorSettings settings;
-  settings.method = GetParam();
+  const SelectorSettings settings = settings_for(GetParam());
   for (float bad : {std::numeric_limits<float>::infinity(), 1e19f}) {
     Prompt prompt = make_prompt(shape, 12 * shape.block_size, 41);
     const int64_t row = 8 * shape.block_size + 15;
@@ -131,12 +192,60 @@ TEST_P(LabNonFiniteTest, QueryBlockKeepsEverything) {
     BlockSelection selection;
     lab_selector().run(whole.call.params, {}, selection);
     EXPECT_EQ(list_of(selection, 0, 8).size(), 9u);
-    EXPECT_EQ(selection.non_finite_pairs, 8);
+    if (!depends_on_chunk(settings)) {
+      EXPECT_EQ(selection.non_finite_pairs, 8);
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, LabNonFiniteTest, kLabMethods,
+INSTANTIATE_TEST_SUITE_P(Local, LabNonFiniteTest, kLocalMethods,
                          [](const auto& test) { return method_name(test.param); });
+INSTANTIATE_TEST_SUITE_P(LastRows, LabNonFiniteTest, kLastRowMethods,
+                         [](const auto& test) { return method_name(test.param); });
+
+// A bad row among the last ones leaves nothing to judge a head by.
+TEST(LastRows, ThatAreNotFiniteKeepEverything) {
+  const CaseShape shape;
+  for (const SelectorMethod method :
+       {SelectorMethod::kVerticalSlash, SelectorMethod::kQueryAware}) {
+    Prompt prompt = make_prompt(shape, 12 * shape.block_size, 41);
+    const int64_t row = prompt.len - 3;
+    prompt.q[static_cast<size_t>(row * shape.num_q_heads * shape.head_dim)] =
+        std::numeric_limits<float>::quiet_NaN();  // q head 0
+    WholePrompt whole(shape, prompt, settings_for(method));
+    BlockSelection selection;
+    lab_selector().run(whole.call.params, {}, selection);
+    const std::vector<double> density = density_per_head(selection);
+    EXPECT_EQ(density[0], 1);
+    EXPECT_LT(density[1], 1);
+    EXPECT_GT(selection.non_finite_pairs, 0);
+  }
+}
+
+// Why they are not invariant: the chunk's end is what they look at.
+TEST(LastRows, OfAnotherChunkGiveOtherLists) {
+  const CaseShape shape;
+  for (const SelectorMethod method :
+       {SelectorMethod::kVerticalSlash, SelectorMethod::kQueryAware}) {
+    const SelectorSettings settings = settings_for(method);
+    EXPECT_TRUE(depends_on_chunk(settings));
+    const Prompt prompt = make_prompt(shape, 24 * shape.block_size, 3);
+    WholePrompt whole(shape, prompt, settings);
+    BlockSelection of_whole, of_half;
+    lab_selector().run(whole.call.params, {}, of_whole);
+    testing::PagedCase pages(shape, 24, 1, 1);
+    pages.append(0, prompt, prompt.len / 2);
+    Call half(pages, {&prompt}, {prompt.len / 2}, settings);
+    lab_selector().run(half.params, {}, of_half);
+    int64_t different = 0;
+    for (int64_t h = 0; h < shape.num_q_heads; ++h) {
+      for (int64_t i = 0; i < 12; ++i) {
+        different += list_of(of_half, h, i) != list_of(of_whole, h, i) ? 1 : 0;
+      }
+    }
+    EXPECT_GT(different, 0);
+  }
+}
 
 }  // namespace
 }  // namespace fovea

@@ -20,12 +20,13 @@ uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
 }
 
 std::string settings_text(const SelectorSettings& s) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
                      selector_method_name(s.method), s.block_size, s.alpha_base, s.alpha_rescue,
                      s.quantile_low, s.quantile_high, static_cast<int>(s.quantiles), s.uplift_clamp,
                      s.forced_in_maximum, s.density, s.rescue_share, s.sink_blocks, s.local_blocks,
                      s.dense_tail_blocks, s.streaming_sink_tokens, s.streaming_local_tokens,
-                     s.num_witnesses, static_cast<int>(s.aggregation));
+                     s.num_witnesses, static_cast<int>(s.aggregation), s.coverage,
+                     s.antidiagonal_stride, s.least_similarity, s.nearest_gap, s.least_peak);
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ KvCacheShape kv_cache_shape(const Model& model, const AttentionSettings& attenti
     const SelectorSettings& settings = *attention.selector;
     shape.page_size = settings.block_size;
     shape.with_stats = true;
-    if (settings.method == SelectorMethod::kWitness) shape.num_witnesses = settings.num_witnesses;
+    if (reads_witnesses(settings.method)) shape.num_witnesses = settings.num_witnesses;
   }
   shape.num_pages = ceil_div(max_len, shape.page_size);
   return shape;

@@ -203,9 +203,9 @@ int64_t Session::Impl::reuse_prefix(std::span<const int32_t> prompt, int64_t lea
 }
 
 void Session::Impl::publish_pages(bool sparse) {
-  // With quantiles over the whole prompt a page depends on what comes after it; the dense tail's
-  // pages depend on where the prompt ended.
-  if (sparse && selector->quantiles == QuantileMode::kPrompt) return;
+  // Some methods make a page depend on what comes after it; the dense tail's pages depend on where
+  // the prompt ended.
+  if (sparse && depends_on_chunk(*selector)) return;
   int64_t num_pages = length() / page_size();
   if (sparse) {
     const int64_t tail = selector->dense_tail_blocks;

@@ -132,7 +132,7 @@ void check_stats(const SelectorParams& params, const Context& context) {
   check_shape(stats.centroid, "stats.centroid", {entries, num_kv_heads, head_dim});
   check_tensor(stats.radius, "stats.radius", DType::kF32, 2, context);
   check_shape(stats.radius, "stats.radius", {entries, num_kv_heads});
-  if (settings.method == SelectorMethod::kWitness) {
+  if (reads_witnesses(settings.method)) {
     check_argument(stats.num_witnesses == settings.num_witnesses,
                    "stats must hold num_witnesses {}, got {}", settings.num_witnesses,
                    stats.num_witnesses);

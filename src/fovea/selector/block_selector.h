@@ -25,6 +25,13 @@ enum class SelectorMethod {
   kOracle,
   // From here on the lab's, see is_lab_method().
   kMinMax,
+  kAntidiagonal,
+  kVerticalSlash,
+  kQueryAware,
+  kSelfSimilar,
+  kNearest,
+  kMass,
+  kPeak,
 };
 
 /// Over which blocks a quantile of the radii is taken.
@@ -70,15 +77,35 @@ struct SelectorSettings {
   int64_t streaming_sink_tokens = 128;
   int64_t streaming_local_tokens = 1024;
 
-  // witness
+  // witness, nearest, mass, peak
   int64_t num_witnesses = 4;  // 1 ... 8
 
-  Aggregation aggregation = Aggregation::kSum;  // of every method that scores
+  Aggregation aggregation = Aggregation::kSum;  // where a threshold is a share of the best score
+
+  // What the lab's methods keep without a budget.
+  /// Share of the estimated attention that `antidiagonal`, `query_aware`, `self_similar` and `mass`
+  /// keep; 0: the method's own, default_coverage().
+  float coverage = 0;
+  int64_t antidiagonal_stride = 8;  // tokens of a group; block_size must be a multiple
+  int64_t vertical_tokens = 1000;   // vertical_slash: keys that draw a vertical line
+  int64_t slash_tokens = 6096;      // vertical_slash: distances that draw a slash
+  float most_divergence = 0.1f;     // query_aware: of means from the truth, before it keeps lines
+  float least_similarity = 0.6f;    // self_similar: mean cosine under which a mean does not speak
+  float nearest_gap = 4;            // nearest: nats below a query's best row
+  float least_peak = 0.02f;         // peak: probability that some query must give a block
 };
 
 /// What a method keeps unless told: 0, thresholds as its paper has them, or for `witness`, whose
 /// scores they do not suit, a budget (docs/selection.md shows both).
 float default_density(SelectorMethod method);
+/// SelectorSettings::coverage of a method unless told; 0 for those without one.
+float default_coverage(SelectorMethod method);
+/// Whether a selection depends on where the call's queries end, so that another chunk size or a
+/// longer prompt gives other lists: `vertical_slash` and `query_aware`, which judge heads by the
+/// last queries, and quantiles over the prompt.
+bool depends_on_chunk(const SelectorSettings& settings);
+/// Whether a method judges blocks by the witnesses of their pages.
+bool reads_witnesses(SelectorMethod method);
 
 /// Name as on the command line, for example "rescue".
 std::string_view selector_method_name(SelectorMethod method);
@@ -98,7 +125,7 @@ SelectorMethod parse_selector_method(std::string_view name);
 /// may start anywhere, as those of decode do: they are judged by themselves.
 struct SelectorParams {
   TensorView q;  // [total_q, num_q_heads, head_dim], after RoPE
-  KvView kv;     // read by `oracle` only; gives types, heads and page table to all
+  KvView kv;  // keys are read by `oracle` and the lab only; gives types, heads, page table to all
   RaggedBatch batch;
   BlockStatsView stats;                    // of the complete blocks before the last query block
   const int64_t* block_offsets = nullptr;  // contiguous K/V only, see Periphery

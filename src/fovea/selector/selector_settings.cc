@@ -10,7 +10,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::pair<SelectorMethod, std::string_view>, 8> kNames = {{
+constexpr std::array<std::pair<SelectorMethod, std::string_view>, 15> kNames = {{
     {SelectorMethod::kAll, "all"},
     {SelectorMethod::kStreaming, "streaming"},
     {SelectorMethod::kCentroid, "centroid"},
@@ -19,6 +19,13 @@ constexpr std::array<std::pair<SelectorMethod, std::string_view>, 8> kNames = {{
     {SelectorMethod::kBound, "bound"},
     {SelectorMethod::kOracle, "oracle"},
     {SelectorMethod::kMinMax, "minmax"},
+    {SelectorMethod::kAntidiagonal, "antidiagonal"},
+    {SelectorMethod::kVerticalSlash, "vertical_slash"},
+    {SelectorMethod::kQueryAware, "query_aware"},
+    {SelectorMethod::kSelfSimilar, "self_similar"},
+    {SelectorMethod::kNearest, "nearest"},
+    {SelectorMethod::kMass, "mass"},
+    {SelectorMethod::kPeak, "peak"},
 }};
 
 void check_share(float value, const char* name) {
@@ -35,6 +42,30 @@ void check_count(int64_t value, int64_t least, const char* name) {
 
 float default_density(SelectorMethod method) {
   return method == SelectorMethod::kWitness ? 0.15f : 0.0f;
+}
+
+float default_coverage(SelectorMethod method) {
+  switch (method) {
+    case SelectorMethod::kAntidiagonal:
+    case SelectorMethod::kQueryAware:
+    case SelectorMethod::kMass:
+      return 0.9f;
+    case SelectorMethod::kSelfSimilar:
+      return 0.98f;
+    default:
+      return 0;
+  }
+}
+
+bool depends_on_chunk(const SelectorSettings& settings) {
+  return settings.method == SelectorMethod::kVerticalSlash ||
+         settings.method == SelectorMethod::kQueryAware ||
+         settings.quantiles == QuantileMode::kPrompt;
+}
+
+bool reads_witnesses(SelectorMethod method) {
+  return method == SelectorMethod::kWitness || method == SelectorMethod::kNearest ||
+         method == SelectorMethod::kMass || method == SelectorMethod::kPeak;
 }
 
 std::string_view selector_method_name(SelectorMethod method) {
@@ -89,6 +120,19 @@ void check_selector_settings(const SelectorSettings& settings) {
   check_argument(
       settings.aggregation == Aggregation::kSum || settings.aggregation == Aggregation::kMax,
       "aggregation must be sum or max, got {}", static_cast<int>(settings.aggregation));
+  check_share(settings.coverage, "coverage");
+  check_argument(settings.antidiagonal_stride >= 1 &&
+                     (settings.method != SelectorMethod::kAntidiagonal ||
+                      settings.block_size % settings.antidiagonal_stride == 0),
+                 "antidiagonal_stride must divide block_size {}, got {}", settings.block_size,
+                 settings.antidiagonal_stride);
+  check_count(settings.vertical_tokens, 0, "vertical_tokens");
+  check_count(settings.slash_tokens, 0, "slash_tokens");
+  check_share(settings.most_divergence, "most_divergence");
+  check_share(settings.least_similarity, "least_similarity");
+  check_argument(std::isfinite(settings.nearest_gap) && settings.nearest_gap >= 0,
+                 "nearest_gap must be finite and not negative, got {}", settings.nearest_gap);
+  check_share(settings.least_peak, "least_peak");
 }
 
 }  // namespace fovea

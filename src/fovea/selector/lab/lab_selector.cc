@@ -17,6 +17,20 @@ MakeMethod find_method(SelectorMethod method) {
   switch (method) {
     case SelectorMethod::kMinMax:
       return lab::make_minmax;
+    case SelectorMethod::kAntidiagonal:
+      return lab::make_antidiagonal;
+    case SelectorMethod::kVerticalSlash:
+      return lab::make_vertical_slash;
+    case SelectorMethod::kQueryAware:
+      return lab::make_query_aware;
+    case SelectorMethod::kSelfSimilar:
+      return lab::make_self_similar;
+    case SelectorMethod::kNearest:
+      return lab::make_nearest;
+    case SelectorMethod::kMass:
+      return lab::make_mass;
+    case SelectorMethod::kPeak:
+      return lab::make_peak;
     default:
       return nullptr;
   }

@@ -149,6 +149,14 @@ void hide_bad(const Sequence& sequence, const QueryBlock& block, const Plane& pl
   }
 }
 
+void hide_non_finite(const Plane& plane, int64_t first, int64_t end) {
+  for (int64_t r = 0; r < plane.num_rows; ++r) {
+    for (float* logit = plane.row(r) + first; logit < plane.row(r) + end; ++logit) {
+      if (!std::isfinite(*logit)) *logit = kUnseen;
+    }
+  }
+}
+
 void judge_by_alpha(const Sequence& sequence, const QueryBlock& block, const Plane& plane,
                     Scratch& scratch, Verdict& verdict) {
   const SelectorSettings& settings = sequence.params.settings;
@@ -171,6 +179,12 @@ void judge_by_alpha(const Sequence& sequence, const QueryBlock& block, const Pla
   for (size_t b = 0; b < static_cast<size_t>(block.index); ++b) {
     verdict.keep[b] = verdict.score[b] >= least ? 1 : 0;
   }
+}
+
+double coverage_of(const SelectorSettings& settings) {
+  const float coverage =
+      settings.coverage > 0 ? settings.coverage : default_coverage(settings.method);
+  return static_cast<double>(coverage);
 }
 
 void sort_by_score(const std::vector<float>& score, std::vector<int32_t>& blocks) {

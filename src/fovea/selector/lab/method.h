@@ -95,6 +95,13 @@ class Method {
 };
 
 std::unique_ptr<Method> make_minmax(const Sequence& sequence);
+std::unique_ptr<Method> make_antidiagonal(const Sequence& sequence);
+std::unique_ptr<Method> make_vertical_slash(const Sequence& sequence);
+std::unique_ptr<Method> make_query_aware(const Sequence& sequence);
+std::unique_ptr<Method> make_self_similar(const Sequence& sequence);
+std::unique_ptr<Method> make_nearest(const Sequence& sequence);
+std::unique_ptr<Method> make_mass(const Sequence& sequence);
+std::unique_ptr<Method> make_peak(const Sequence& sequence);
 
 /// plane = scale * rows . columns, for columns [0, num_cols) of `head`; the others are unseen.
 Plane make_plane(const float* rows, int64_t num_rows, const PackedColumns& columns, int64_t head,
@@ -102,6 +109,9 @@ Plane make_plane(const float* rows, int64_t num_rows, const PackedColumns& colum
 /// Makes the columns of bad blocks unseen, and with `cols_per_block` > 1 of their parts.
 void hide_bad(const Sequence& sequence, const QueryBlock& block, const Plane& plane,
               int64_t cols_per_block = 1);
+/// Makes what is not finite in columns [first, end) unseen: a method that looks at the query
+/// block's own keys must do without the bad ones.
+void hide_non_finite(const Plane& plane, int64_t first, int64_t end);
 /// Scores by settings.aggregation, and keeps what reaches alpha_base of the best.
 void judge_by_alpha(const Sequence& sequence, const QueryBlock& block, const Plane& plane,
                     Scratch& scratch, Verdict& verdict);
@@ -109,6 +119,8 @@ void judge_by_alpha(const Sequence& sequence, const QueryBlock& block, const Pla
 /// reaches `coverage` of all scores, `rest` included: shares that blocks outside [0, index) have.
 void keep_coverage(const Sequence& sequence, const QueryBlock& block, double rest, double coverage,
                    Verdict& verdict);
+/// settings.coverage, or the method's own.
+double coverage_of(const SelectorSettings& settings);
 /// `blocks` with the highest scores first, equals in order of their number.
 void sort_by_score(const std::vector<float>& score, std::vector<int32_t>& blocks);
 
