@@ -78,7 +78,7 @@ TEST_F(EngineOnGpu, SyntheticModelsAnswerAsOnTheCpu) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(i * 37 % 256);
     return bytes;
   }();
-  for (const char* name : {"Test-1M", "Test-MoE"}) {
+  for (const char* name : {"Test-1M", "Test-MoE", "Test-OSS"}) {
     SCOPED_TRACE(name);
     Session cpu(Model::synthetic(name, 5, {.compute = ComputeType::kF32, .progress = {}}));
     Session gpu(Model::synthetic(name, 5, {.device = kGpu, .progress = {}}));

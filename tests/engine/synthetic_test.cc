@@ -44,7 +44,7 @@ std::vector<float> logits_of(const std::string& name, uint64_t seed) {
 }
 
 TEST(Synthetic, TheSeedDecidesEverything) {
-  for (const char* name : {"Test-1M", "Test-MoE"}) {
+  for (const char* name : {"Test-1M", "Test-MoE", "Test-OSS"}) {
     SCOPED_TRACE(name);
     const std::vector<float> first = logits_of(name, 1);
     EXPECT_EQ(logits_of(name, 1), first);

@@ -153,7 +153,7 @@ std::vector<float> expected(const MoeCase& moe, int64_t rows) {
       const std::vector<double> product = reference::matmul(
           part(x_rounded, row, dim), part(gate_up, expert, 2 * width * dim), 1, 2 * width, dim);
       const std::vector<double> activated =
-          reference::gated_activation(shape.silu, {product.begin(), product.end()}, 1, width);
+          reference::gated_activation(shape.function, {product.begin(), product.end()}, 1, width);
       const Quantized rounded = quantize({activated.begin(), activated.end()}, 1, width, 1);
       const std::vector<double> out =
           reference::matmul(rounded.values, part(down, expert, dim * width), 1, dim, width);
@@ -173,13 +173,13 @@ TEST_F(CudaFloat8, MixturesMatchPlainLoops) {
        .expert_dim = 128,
        .top_k = 2,
        .normalise = true,
-       .silu = true},
+       .function = GateFunction::kSilu},
       {.dim = 384,
        .num_experts = 32,
        .expert_dim = 256,
        .top_k = 4,
        .normalise = true,
-       .silu = false},
+       .function = GateFunction::kGeluTanh},
   };
   for (const reference::Moe& shape : shapes) {
     const MoeCase moe(shape);

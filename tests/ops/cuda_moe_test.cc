@@ -60,31 +60,37 @@ TEST_F(CudaMoe, MatchesPlainLoops) {
        .expert_dim = 96,
        .top_k = 8,
        .normalise = true,
-       .silu = true},
+       .function = GateFunction::kSilu},
       {.dim = 264,
        .num_experts = 16,
        .expert_dim = 200,
        .top_k = 4,
        .normalise = false,
-       .silu = true},
+       .function = GateFunction::kSilu},
       {.dim = 72,
        .num_experts = 256,
        .expert_dim = 40,
        .top_k = 16,
        .normalise = true,
-       .silu = false},
+       .function = GateFunction::kGeluTanh},
+      {.dim = 264,
+       .num_experts = 12,
+       .expert_dim = 136,
+       .top_k = 4,
+       .normalise = true,
+       .function = GateFunction::kClampedSwiglu},
       {.dim = 520,
        .num_experts = 3,
        .expert_dim = 136,
        .top_k = 1,
        .normalise = true,
-       .silu = true},
+       .function = GateFunction::kSilu},
       {.dim = 64,
        .num_experts = 8,
        .expert_dim = 512,
        .top_k = 8,
        .normalise = false,
-       .silu = true},
+       .function = GateFunction::kSilu},
   };
   for (const reference::Moe& shape : shapes) {
     const MoeCase moe(shape);
@@ -102,7 +108,7 @@ TEST_F(CudaMoe, EqualLogitsGoToTheFirstExperts) {
                .expert_dim = 64,
                .top_k = 3,
                .normalise = true,
-               .silu = true});
+               .function = GateFunction::kSilu});
   std::fill(moe.router.begin(), moe.router.end(), 0.0f);
   for (const int64_t rows : {4, 400}) EXPECT_EQ(difference(moe, rows), "") << rows << " rows";
 }
@@ -113,7 +119,7 @@ TEST_F(CudaMoe, ARowDependsOnNoOtherAndOnNoChance) {
                      .expert_dim = 128,
                      .top_k = 4,
                      .normalise = true,
-                     .silu = true});
+                     .function = GateFunction::kSilu});
   const MoeCase::Weights weights = moe.weights(DType::kBF16, kGpu.device);
   const std::vector<float> all = run(moe, weights, 2000);
   for (const int64_t rows : {17, 128, 700, 2000}) {
@@ -130,7 +136,7 @@ TEST_F(CudaMoe, CanBeCaptured) {
                      .expert_dim = 64,
                      .top_k = 4,
                      .normalise = true,
-                     .silu = true});
+                     .function = GateFunction::kSilu});
   const MoeCase::Weights weights = moe.weights(DType::kBF16, kGpu.device);
   cudaStream_t stream = nullptr;
   cuda::check_cuda(cudaStreamCreate(&stream), "making a stream");
@@ -166,14 +172,26 @@ TEST_F(CudaMoe, CanBeCaptured) {
 }
 
 TEST_F(CudaMoe, RefusesWhatItHasNoRoomFor) {
-  const MoeCase moe(
-      {.dim = 8, .num_experts = 257, .expert_dim = 8, .top_k = 1, .normalise = true, .silu = true});
+  const MoeCase moe({.dim = 8,
+                     .num_experts = 257,
+                     .expert_dim = 8,
+                     .top_k = 1,
+                     .normalise = true,
+                     .function = GateFunction::kSilu});
   EXPECT_THROW(run(moe, moe.weights(DType::kBF16, kGpu.device), 1), Error);
-  const MoeCase narrow(
-      {.dim = 8, .num_experts = 32, .expert_dim = 8, .top_k = 17, .normalise = true, .silu = true});
+  const MoeCase narrow({.dim = 8,
+                        .num_experts = 32,
+                        .expert_dim = 8,
+                        .top_k = 17,
+                        .normalise = true,
+                        .function = GateFunction::kSilu});
   EXPECT_THROW(run(narrow, narrow.weights(DType::kBF16, kGpu.device), 1), Error);
-  const MoeCase other(
-      {.dim = 8, .num_experts = 4, .expert_dim = 8, .top_k = 1, .normalise = true, .silu = true});
+  const MoeCase other({.dim = 8,
+                       .num_experts = 4,
+                       .expert_dim = 8,
+                       .top_k = 1,
+                       .normalise = true,
+                       .function = GateFunction::kSilu});
   EXPECT_THROW(other.weights(DType::kBF16, kGpu.device).gate_up.expert(0), Error);
 }
 

@@ -142,16 +142,33 @@ TEST_F(CudaRows, AddNormedMatchesPlainLoops) {
 }
 
 TEST_F(CudaRows, ActivateMatchesPlainLoops) {
-  for (const bool is_silu : {true, false}) {
+  for (const GateFunction function :
+       {GateFunction::kSilu, GateFunction::kGeluTanh, GateFunction::kClampedSwiglu}) {
     for (const int64_t dim : {8, 768, 1536, 2816}) {
       for (const int64_t rows : kRowCounts) {
-        SCOPED_TRACE(testing::Message() << rows << " rows of " << dim << " silu " << is_silu);
+        SCOPED_TRACE(testing::Message()
+                     << rows << " rows of " << dim << ", function " << static_cast<int>(function));
         const std::vector<float> x = random_values(rows * 2 * dim, DType::kBF16, 9, 3);
         const PaddedRows in(DType::kBF16, rows, 2 * dim, x), out(DType::kBF16, rows, dim);
-        ops_->activate(is_silu ? GateFunction::kSilu : GateFunction::kGeluTanh, in.view(),
-                       out.view());
-        expect_close(out.values(), reference::gated_activation(is_silu, x, rows, dim),
+        ops_->activate(function, in.view(), out.view());
+        expect_close(out.values(), reference::gated_activation(function, x, rows, dim),
                      kRounding + 1e-5, 1e-6);
+      }
+    }
+  }
+}
+
+TEST_F(CudaRows, AddBiasAddsToEveryRow) {
+  for (const int64_t dim : {8, 768, 2880}) {
+    for (const int64_t rows : kRowCounts) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << dim);
+      const std::vector<float> before = random_values(rows * dim, DType::kF32, 10);
+      const std::vector<float> bias = random_values(dim, DType::kF32, 11);
+      const PaddedRows sum(DType::kF32, rows, dim, before);
+      ops_->add_bias(upload(bias, DType::kF32, {dim}).view(), sum.view());
+      const std::vector<float> after = sum.values();
+      for (size_t i = 0; i < after.size(); ++i) {
+        ASSERT_EQ(after[i], before[i] + bias[i % bias.size()]) << i;
       }
     }
   }

@@ -22,17 +22,25 @@ class MoeCase {
     router = random(experts * shape.dim, 2 * spread(shape.dim), 2);
     gate_up = random(experts * 2 * shape.expert_dim * shape.dim, 2 * spread(shape.dim), 3);
     down = random(experts * shape.dim * shape.expert_dim, spread(shape.expert_dim), 4);
+    if (shape.function == GateFunction::kClampedSwiglu) {
+      biases = {random(experts, 1, 6), random(experts * 2 * shape.expert_dim, 4, 7),
+                random(experts * shape.dim, 1, 8)};
+    }
   }
 
   struct Weights {
     PackedWeights router;
     ExpertWeights gate_up, down;
+    Tensor router_bias, gate_up_bias, down_bias;
   };
   Weights weights(DType dtype, Device device) const {
     const int64_t width = shape.expert_dim;
     Weights packed{PackedWeights(dtype, shape.num_experts, shape.dim, device),
                    ExpertWeights(dtype, shape.num_experts, 2 * width, shape.dim, device),
-                   ExpertWeights(dtype, shape.num_experts, shape.dim, width, device)};
+                   ExpertWeights(dtype, shape.num_experts, shape.dim, width, device),
+                   tensor_of(biases.router, {shape.num_experts}, device),
+                   tensor_of(biases.gate_up, {shape.num_experts, 2 * width}, device),
+                   tensor_of(biases.down, {shape.num_experts, shape.dim}, device)};
     packed.router.set_rows(0, shape.num_experts, router.data());
     for (int64_t expert = 0; expert < shape.num_experts; ++expert) {
       packed.gate_up.set_rows(expert, 0, width, gate_up.data() + expert * 2 * width * shape.dim);
@@ -51,7 +59,10 @@ class MoeCase {
     task.down = &packed.down;
     task.top_k = shape.top_k;
     task.normalise = shape.normalise;
-    task.function = shape.silu ? GateFunction::kSilu : GateFunction::kGeluTanh;
+    task.function = shape.function;
+    task.router_bias = packed.router_bias.view();
+    task.gate_up_bias = packed.gate_up_bias.view();
+    task.down_bias = packed.down_bias.view();
     return task;
   }
 
@@ -72,14 +83,23 @@ class MoeCase {
 
   std::vector<float> expected(int64_t count) const {
     const std::vector<double> result =
-        reference::moe(shape, row_values(count), router, gate_up, down);
+        reference::moe(shape, row_values(count), router, gate_up, down, biases);
     return {result.begin(), result.end()};
   }
 
   reference::Moe shape;
   std::vector<float> router, gate_up, down;
+  reference::MoeBiases biases;  // of the clamped swiglu
 
  private:
+  static Tensor tensor_of(const std::vector<float>& values, std::initializer_list<int64_t> shape,
+                          Device device) {
+    if (values.empty()) return {};
+    Tensor tensor(DType::kF32, shape, device);
+    copy_tensor(make_view(const_cast<float*>(values.data()), DType::kF32, shape), tensor.view(),
+                {.device = device});
+    return tensor;
+  }
   static std::vector<float> random(int64_t count, float spread, uint32_t seed) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0, spread);

@@ -38,13 +38,14 @@ std::vector<float> run(const MoeCase& moe, DType dtype, int64_t rows, bool norma
 }
 
 TEST(Moe, MatchesPlainLoops) {
-  for (const bool normalise : {true, false}) {
+  for (const GateFunction function : {GateFunction::kSilu, GateFunction::kClampedSwiglu}) {
+    const bool normalise = function == GateFunction::kClampedSwiglu;
     const MoeCase moe({.dim = 96,
                        .num_experts = 12,
                        .expert_dim = 40,
                        .top_k = 3,
                        .normalise = normalise,
-                       .silu = true});
+                       .function = function});
     for (const int64_t rows : {1, 2, 100, 128}) {
       const std::vector<float> want = moe.expected(rows);
       for (const DType dtype : types()) {
@@ -58,8 +59,12 @@ TEST(Moe, MatchesPlainLoops) {
 }
 
 TEST(Moe, ARowDoesNotDependOnItsNeighbours) {
-  const MoeCase moe(
-      {.dim = 64, .num_experts = 8, .expert_dim = 32, .top_k = 2, .normalise = true, .silu = true});
+  const MoeCase moe({.dim = 64,
+                     .num_experts = 8,
+                     .expert_dim = 32,
+                     .top_k = 2,
+                     .normalise = true,
+                     .function = GateFunction::kSilu});
   for (const DType dtype : types()) {
     const std::vector<float> all = run(moe, dtype, 128);
     for (const int64_t rows : {2, 40}) {
@@ -70,8 +75,12 @@ TEST(Moe, ARowDoesNotDependOnItsNeighbours) {
 }
 
 TEST(Moe, RefusesWhatDoesNotFit) {
-  const MoeCase moe(
-      {.dim = 64, .num_experts = 8, .expert_dim = 32, .top_k = 2, .normalise = true, .silu = true});
+  const MoeCase moe({.dim = 64,
+                     .num_experts = 8,
+                     .expert_dim = 32,
+                     .top_k = 2,
+                     .normalise = true,
+                     .function = GateFunction::kSilu});
   const MoeCase::Weights weights = moe.weights(DType::kF32, {});
   const Tensor normed = moe.rows(DType::kF32, kSlabRows);
   const Tensor residual(DType::kF32, {kSlabRows, 64}), narrow(DType::kF32, {kSlabRows, 32});

@@ -45,20 +45,6 @@ std::vector<const cpu::RowKernels*> kernel_sets() {
   return sets;
 }
 
-/// GateFunction::kClampedSwiglu of gate_up [rows, 2 * n].
-std::vector<double> clamped_swiglu(const std::vector<float>& gate_up, int64_t rows, int64_t n) {
-  std::vector<double> result;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < n; ++i) {
-      const double gate = std::min(7.0, double{gate_up[static_cast<size_t>(2 * r * n + i)]});
-      const double up =
-          std::clamp(double{gate_up[static_cast<size_t>((2 * r + 1) * n + i)]}, -7.0, 7.0);
-      result.push_back(gate / (1.0 + std::exp(-1.702 * gate)) * (up + 1.0));
-    }
-  }
-  return result;
-}
-
 TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
   for (const cpu::RowKernels* set : kernel_sets()) {
     for (const int64_t n : {1, 15, 16, 17, 64, 576}) {
@@ -70,11 +56,11 @@ TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
       set->rms_norm_f32(row.data(), weight.data(), 1e-6f, n, out.data());
       expect_close(out, reference::rms_norm(row, weight, 1e-6, 1), 1e-5);
       set->silu_mul_f32(x.data(), x.data() + n, n, out.data());
-      expect_close(out, reference::gated_activation(true, x, 1, n), 1e-5);
+      expect_close(out, reference::gated_activation(GateFunction::kSilu, x, 1, n), 1e-5);
       set->gelu_mul_f32(x.data(), x.data() + n, n, out.data());
-      expect_close(out, reference::gated_activation(false, x, 1, n), 1e-5);
+      expect_close(out, reference::gated_activation(GateFunction::kGeluTanh, x, 1, n), 1e-5);
       set->clamped_swiglu_f32(x.data(), x.data() + n, n, out.data());
-      expect_close(out, clamped_swiglu(x, 1, n), 1e-5);
+      expect_close(out, reference::gated_activation(GateFunction::kClampedSwiglu, x, 1, n), 1e-5);
       EXPECT_EQ(set->highest(x.data(), n), *std::max_element(row.begin(), row.end()));
       std::vector<float> infinite = row;
       infinite[static_cast<size_t>(n / 2)] = std::numeric_limits<float>::infinity();
@@ -201,9 +187,9 @@ TEST(GatedActivation, MatchesPlainLoops) {
   std::vector<float> out(3 * 20);
   const TensorView in = make_view(const_cast<float*>(x.data()), DType::kF32, {3, 40});
   gated_activation(GateFunction::kSilu, in, make_view(out.data(), DType::kF32, {3, 20}));
-  expect_close(out, reference::gated_activation(true, x, 3, 20), 1e-5);
+  expect_close(out, reference::gated_activation(GateFunction::kSilu, x, 3, 20), 1e-5);
   gated_activation(GateFunction::kGeluTanh, in, make_view(out.data(), DType::kF32, {3, 20}));
-  expect_close(out, reference::gated_activation(false, x, 3, 20), 1e-5);
+  expect_close(out, reference::gated_activation(GateFunction::kGeluTanh, x, 3, 20), 1e-5);
   EXPECT_THROW(
       gated_activation(GateFunction::kSilu, in, make_view(out.data(), DType::kF32, {3, 19})),
       Error);
@@ -211,7 +197,7 @@ TEST(GatedActivation, MatchesPlainLoops) {
   gated_activation(GateFunction::kClampedSwiglu,
                    make_view(const_cast<float*>(wide.data()), DType::kF32, {3, 40}),
                    make_view(out.data(), DType::kF32, {3, 20}));
-  expect_close(out, clamped_swiglu(wide, 3, 20), 1e-5);
+  expect_close(out, reference::gated_activation(GateFunction::kClampedSwiglu, wide, 3, 20), 1e-5);
 }
 
 TEST(Elementwise, AddsAndConverts) {

@@ -97,10 +97,6 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOpt
   const std::shared_ptr<Model> model = prepare(path, options);
   ModelFile file = ModelFile::open(path);
   model->config_ = std::make_unique<ModelConfig>(file.config());
-  if (model->config_->expert_bias && options.device.type == DeviceType::kCuda) {
-    fail(ErrorCode::kUnsupported, "{}: architecture {} runs on the CPU only; use --device cpu",
-         path, architecture_name(model->config_->architecture));
-  }
   model->tokenizer_ =
       std::make_unique<Tokenizer>(file.gguf() != nullptr ? gguf_tokenizer_data(*file.gguf())
                                                          : read_tokenizer_json(file.folder()));

@@ -24,19 +24,23 @@ struct Shape {
   double rope_theta;
   bool tied_embeddings;
   int64_t num_experts = 0, experts_per_token = 0, expert_dim = 0;
+  int64_t sliding_window = 0;  // of every other layer, from the first on
 };
 
 /// From the models' published configurations; context lengths are ours, so that long prompts can be
 /// measured on every shape.
-constexpr std::array<Shape, 7> kShapes = {{
+constexpr std::array<Shape, 9> kShapes = {{
     {"Test-1M", Architecture::kLlama, 2, 128, 2, 1, 64, 512, 2048, 1e4,
      false},  // nobody's: for tests
     {"SmolLM2-135M", Architecture::kLlama, 30, 576, 9, 3, 64, 1536, 49152, 1e5, true},
     {"Llama-3.1-8B", Architecture::kLlama, 32, 4096, 32, 8, 128, 14336, 128256, 5e5, false},
     {"Qwen2.5-7B", Architecture::kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 1e6, false},
     {"Test-MoE", Architecture::kQwen3Moe, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 128},
+    {"Test-OSS", Architecture::kGptOss, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 96, 128},
     {"Qwen3-30B-A3B", Architecture::kQwen3Moe, 48, 2048, 32, 4, 128, 0, 151936, 1e6, false, 128, 8,
      768},
+    {"gpt-oss-20b", Architecture::kGptOss, 24, 2880, 64, 8, 64, 0, 201088, 1.5e5, false, 32, 4,
+     2880, 128},
     {"Qwen3-32B", Architecture::kQwen3, 64, 5120, 64, 8, 128, 25600, 151936, 1e6, false},
 }};
 constexpr int64_t kContextLength = int64_t{1} << 20;
@@ -74,6 +78,9 @@ class RandomWeights {
   }
 
   Tensor zeros(int64_t count) const { return {DType::kF32, {count}, context_.device}; }
+  Tensor zeros(int64_t rows, int64_t columns) const {
+    return {DType::kF32, {rows, columns}, context_.device};
+  }
 
   Tensor table(int64_t rows, int64_t dim) {
     Tensor tensor(dtype_, {rows, dim}, context_.device);
@@ -151,6 +158,11 @@ ModelConfig synthetic_config(std::string_view name) {
   config.experts_per_token = shape->experts_per_token;
   config.expert_dim = shape->expert_dim;
   config.normalise_experts = shape->num_experts > 0;
+  if (shape->sliding_window > 0) {
+    config.sliding_window = shape->sliding_window;
+    for (int64_t i = 0; i < shape->num_layers; ++i) config.local_layers.push_back(i % 2 == 0);
+  }
+  if (shape->architecture == Architecture::kGptOss) set_gpt_oss(config);
   check_config(config, std::string(name));
   return config;
 }
@@ -172,12 +184,19 @@ Weights make_synthetic_weights(const ModelConfig& config, DType dtype, DType lay
       layer.k_norm = random.ones(config.head_dim);
     }
     layer.attention_out = random.matrix(config.model_dim, q_dim);
+    if (config.output_bias) layer.attention_out_bias = random.zeros(config.model_dim);
+    if (config.attention_sinks) layer.sinks = random.zeros(config.num_q_heads);
     layer.mlp_norm = random.ones(config.model_dim);
     if (config.num_experts > 0) {
       layer.router = random.matrix(config.num_experts, config.model_dim);
       layer.experts_gate_up =
           random.experts(config.num_experts, 2 * config.expert_dim, config.model_dim);
       layer.experts_down = random.experts(config.num_experts, config.model_dim, config.expert_dim);
+      if (config.expert_bias) {
+        layer.router_bias = random.zeros(config.num_experts);
+        layer.experts_gate_up_bias = random.zeros(config.num_experts, 2 * config.expert_dim);
+        layer.experts_down_bias = random.zeros(config.num_experts, config.model_dim);
+      }
     } else {
       layer.gate_up = random.matrix(2 * config.mlp_dim, config.model_dim);
       layer.down = random.matrix(config.model_dim, config.mlp_dim);

@@ -154,9 +154,7 @@ ModelConfig config_from_gguf(const Gguf& gguf) {
   if (config.architecture == Architecture::kGemma3) read_gemma3(gguf, prefix, config);
 
   config.qkv_bias = gguf.find_tensor("blk.0.attn_q.bias") != nullptr;
-  config.output_bias = config.expert_bias = config.attention_sinks = gpt_oss;
-  config.scales_local_rope = gpt_oss;
-  if (gpt_oss) config.activation = Activation::kClampedSwiglu;
+  if (gpt_oss) set_gpt_oss(config);
   config.qk_norm = config.architecture == Architecture::kQwen3 ||
                    config.architecture == Architecture::kQwen3Moe ||
                    config.architecture == Architecture::kGemma3;

@@ -44,7 +44,6 @@ Activation find_activation(const JsonObject& object, const ModelConfig& config) 
         fail_unsupported(object, fmt::format("a {} other than {}", key, value));
       }
     }
-    if (*name == "silu") return Activation::kClampedSwiglu;
   }
   if (*name == "silu") return Activation::kSilu;
   if (*name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
@@ -186,7 +185,7 @@ void read_experts(const JsonObject& object, ModelConfig& config) {
   config.num_experts = newer ? *newer : object.get_int("num_experts");
   config.experts_per_token = object.get_int("num_experts_per_tok");
   config.expert_dim = object.get_int(gpt_oss ? "intermediate_size" : "moe_intermediate_size");
-  config.normalise_experts = gpt_oss || object.find_bool("norm_topk_prob").value_or(false);
+  config.normalise_experts = object.find_bool("norm_topk_prob").value_or(false);
   if (config.num_experts == 0) {
     fail(ErrorCode::kInvalidFile, "'{}': 'num_experts' must be at least 1, is 0", object.name());
   }
@@ -271,9 +270,9 @@ ModelConfig config_from_json(std::string_view text, const std::string& name) {
   if (scaled_dim > 0.0) config.softmax_scale = multiplier * multiplier / std::sqrt(scaled_dim);
   if (gemma) config.embedding_scale = std::sqrt(static_cast<double>(config.model_dim));
   config.post_norms = gemma;
-  config.qkv_bias = gpt_oss || config.architecture == Architecture::kQwen2;
-  config.output_bias = config.expert_bias = config.attention_sinks = gpt_oss;
-  config.mxfp4_experts = config.scales_local_rope = gpt_oss;
+  config.qkv_bias = config.architecture == Architecture::kQwen2;
+  config.mxfp4_experts = gpt_oss;
+  if (gpt_oss) set_gpt_oss(config);
   config.qk_norm = has_qk_norm;
   config.tied_embeddings = object.find_bool("tie_word_embeddings").value_or(gemma);
 

@@ -41,6 +41,14 @@ std::string_view architecture_name(Architecture architecture) {
   return "unknown";
 }
 
+void set_gpt_oss(ModelConfig& config) {
+  config.activation = Activation::kClampedSwiglu;
+  config.qkv_bias = config.output_bias = config.expert_bias = true;
+  config.attention_sinks = true;
+  config.normalise_experts = true;
+  config.scales_local_rope = true;
+}
+
 void check_sizes(const ModelConfig& config, const std::string& name) {
   // Far above every published model, far below where a product of a few of them leaves 64 bits.
   check_range(name, "number of layers", config.num_layers, 1024);

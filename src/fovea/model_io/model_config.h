@@ -108,6 +108,10 @@ ModelConfig config_from_json(std::string_view text, const std::string& name);
 /// above.
 void add_generation_config(std::string_view text, const std::string& name, ModelConfig& config);
 
+/// Sets what all models of gpt-oss share: activation, biases, sinks, how weights of experts and
+/// RoPE are scaled.
+void set_gpt_oss(ModelConfig& config);
+
 /// Throws kInvalidFile unless the numbers make a model: sizes in range, heads that divide, finite
 /// scales.
 void check_config(const ModelConfig& config, const std::string& name);

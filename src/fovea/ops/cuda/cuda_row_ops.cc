@@ -102,12 +102,19 @@ class CudaRowOps final : public RowOps {
     multiply(in, weights, residual, true);
   }
 
-  void add_bias(const TensorView&, const TensorView&) override { fail_biased(); }
+  void add_bias(const TensorView& bias, const TensorView& rows) override {
+    check_rows(rows, "rows", DType::kF32, 2, rows.shape[1], context_.device);
+    check_rows(bias, "bias", DType::kF32, 1, rows.shape[1], context_.device);
+    check_argument(checked_mul(rows.shape[0], rows.shape[1], "elements") < int64_t{1} << 34,
+                   "rows must have fewer than 2^34 elements, got {}", rows.describe());
+    if (rows.num_elements() == 0) return;
+    const DeviceScope scope(context_);
+    cuda::launch_add_bias(bias, rows, stream());
+  }
   void finish_qkv(const QkvTask& task) override;
   void moe(const MoeTask& task) override;
 
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
-    if (function == GateFunction::kClampedSwiglu) fail_biased();
     check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
     check_rows(gate_up, "gate_up", DType::kBF16, 2, 2 * out.shape[1], context_.device);
     check_same_rows(out.shape[0], gate_up, "gate_up");
@@ -122,11 +129,6 @@ class CudaRowOps final : public RowOps {
   // A word of one byte repeated, since memset writes bytes; greater than any layer.
   static constexpr int kNothingByte = 0x7f;
   static constexpr int32_t kNothing = 0x7f7f7f7f;
-
-  [[noreturn]] static void fail_biased() {
-    fail(ErrorCode::kUnsupported,
-         "a GPU has no clamped swiglu and adds no biases to attention's output and to experts");
-  }
 
   cudaStream_t stream() const { return cuda::stream_of(context_); }
 
@@ -206,6 +208,14 @@ void CudaRowOps::moe(const MoeTask& task) {
   if (task.router->out_features() > cuda::kMaxExperts || task.top_k > cuda::kMaxTopK) {
     fail(ErrorCode::kUnsupported, "a GPU has up to {} experts, {} a row; got {} and {}",
          cuda::kMaxExperts, cuda::kMaxTopK, task.router->out_features(), task.top_k);
+  }
+  const bool has_bias = !task.gate_up_bias.empty();
+  if (has_bias != (task.function == GateFunction::kClampedSwiglu)) {
+    fail(ErrorCode::kUnsupported,
+         "a GPU has biases of gates and values with the clamped swiglu only");
+  }
+  if (has_bias && dtype == DType::kF8E4M3) {
+    fail(ErrorCode::kUnsupported, "experts with biases stay in bf16 on a GPU, not in f8e4m3");
   }
   cuda::run_moe(task, matmul_, context_);
 }

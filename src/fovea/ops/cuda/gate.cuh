@@ -1,20 +1,38 @@
 // The functions of gates.
 #pragma once
 
+#include <type_traits>
+
 #include "fovea/ops/gated_activation.h"
 
 namespace fovea::cuda {
 
 __device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/// function(gate) * up
+/// function(gate) * up, see GateFunction
 template <GateFunction kFunction>
 __device__ inline float gated(float gate, float up) {
   if constexpr (kFunction == GateFunction::kSilu) {
     return gate * sigmoid(gate) * up;
+  } else if constexpr (kFunction == GateFunction::kClampedSwiglu) {
+    gate = fminf(gate, 7.0f);
+    return gate * sigmoid(1.702f * gate) * (fminf(fmaxf(up, -7.0f), 7.0f) + 1.0f);
   } else {
     // 0.5 g (1 + tanh(u)) = g sigmoid(2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
     return gate * sigmoid(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
+  }
+}
+
+/// Calls launch with a constant of type std::integral_constant<GateFunction, function>.
+template <typename Launch>
+void with_gate_function(GateFunction function, Launch launch) {
+  switch (function) {
+    case GateFunction::kSilu:
+      return launch(std::integral_constant<GateFunction, GateFunction::kSilu>());
+    case GateFunction::kGeluTanh:
+      return launch(std::integral_constant<GateFunction, GateFunction::kGeluTanh>());
+    case GateFunction::kClampedSwiglu:
+      return launch(std::integral_constant<GateFunction, GateFunction::kClampedSwiglu>());
   }
 }
 

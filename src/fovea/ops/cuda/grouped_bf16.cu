@@ -53,13 +53,29 @@ struct Consumer {
   }
 };
 
+/// Gated values of a tile: of a thread's sums, gates in [0, 64) and what they open for in [64,
+/// 128). The function of gpt-oss comes with a bias.
+template <GateFunction kFunction>
+__device__ inline float gated_sum(const GroupedParams& p, const Tile& tile,
+                                  const float (&sums)[128], int at) {
+  float gate = sums[at], up = sums[at + 64];
+  if constexpr (kFunction == GateFunction::kClampedSwiglu) {
+    const int column = at / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + at % 2;
+    if (tile.column + column < p.columns) {
+      gate += p.bias[tile.weight_row + column];
+      up += p.bias[tile.weight_row + p.second_half + column];
+    }
+  }
+  return gated<kFunction>(gate, up);
+}
+
 template <GateFunction kFunction>
 struct StoreGated {
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
                                const float (&sums)[128]) {
     store_bf16<128>(p, tile, warpgroup, [&](int at) {
-      return float2{gated<kFunction>(sums[at], sums[at + 64]),
-                    gated<kFunction>(sums[at + 1], sums[at + 65])};
+      return float2{gated_sum<kFunction>(p, tile, sums, at),
+                    gated_sum<kFunction>(p, tile, sums, at + 1)};
     });
   }
 };
@@ -71,11 +87,9 @@ void launch_grouped_bf16(const GroupedLaunch& launch) {
 }
 
 void launch_grouped_bf16_gated(const GroupedLaunch& launch, GateFunction function) {
-  if (function == GateFunction::kSilu) {
-    launch_grouped_kernel<Consumer<StoreGated<GateFunction::kSilu>>>(launch);
-  } else {
-    launch_grouped_kernel<Consumer<StoreGated<GateFunction::kGeluTanh>>>(launch);
-  }
+  with_gate_function(function, [&](auto constant) {
+    launch_grouped_kernel<Consumer<StoreGated<decltype(constant)::value>>>(launch);
+  });
 }
 
 }  // namespace fovea::cuda

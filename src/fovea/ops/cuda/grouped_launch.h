@@ -23,6 +23,7 @@ struct GroupedParams {
   int num_steps;
   void* out;
   int64_t out_stride;
+  const float* bias;  // of each row of weights, see gated_sum()
   // f8 only
   const float* in_scales;      // [num_steps, scale_stride]
   const float* weight_scales;  // [weight rows / 128, num_steps]

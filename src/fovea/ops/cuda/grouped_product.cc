@@ -48,6 +48,7 @@ void launch_grouped_product(const GroupedProduct& product, const Context& contex
   p.num_steps = static_cast<int>(ceil_div(depth, depth_per_step));
   p.out = product.out;
   p.out_stride = product.out_stride;
+  p.bias = product.bias;
   p.in_scales = product.in_scales;
   p.weight_scales = product.weight_scales;
   p.out_scales = product.out_scales;

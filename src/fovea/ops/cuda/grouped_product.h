@@ -42,6 +42,9 @@ struct GroupedProduct {
   /// Weights hold gates first and then as many values; out = function(gate) * value.
   bool is_gated = false;
   GateFunction function = GateFunction::kSilu;
+  /// f32 [num_experts, rows of each matrix], added before the function; in bf16, with
+  /// kClampedSwiglu only.
+  const float* bias = nullptr;
 };
 
 /// Rows that scales have room for.

@@ -65,7 +65,8 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
                           .out_stride = expert_dim,
                           .out_scales = activated_scales,
                           .is_gated = true,
-                          .function = task.function},
+                          .function = task.function,
+                          .bias = task.gate_up_bias.as<const float>()},
                          context);
   launch_grouped_product({.tiles = tiles,
                           .in = activated,
@@ -76,7 +77,7 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
                           .columns = dim,
                           .out_stride = dim},
                          context);
-  launch_combine(rows, routes, task.residual, stream);
+  launch_combine(rows, task.down_bias.as<const float>(), routes, task.residual, stream);
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   matmul.run(task.normed, *task.router,
              make_view(logits, DType::kF32, {routes.rows, routes.num_experts}, context.device),
              false);
-  launch_route(logits, task.normalise, routes, stream);
+  launch_route(logits, task.router_bias.as<const float>(), task.normalise, routes, stream);
   (is_few ? run_few : run_many)(task, routes, context);
 }
 

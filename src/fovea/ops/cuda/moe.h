@@ -18,16 +18,18 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context);
 
 // The launches of run_moe().
 
-/// Experts and weights from logits f32 [rows, num_experts]; ranks and counts when there are counts.
-void launch_route(const float* logits, bool normalise, const MoeRoutes& routes,
+/// Experts and weights from logits f32 [rows, num_experts] and a bias of each expert, or null;
+/// ranks and counts when there are counts.
+void launch_route(const float* logits, const float* bias, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream);
 /// Tiles from counts.
 void launch_tiles(const MoeRoutes& routes, cudaStream_t stream);
 /// out [max_slots(), dim]: each row where its experts' tiles have it.
 void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cudaStream_t stream);
-/// residual += the weighted outputs of each row's experts, the likeliest first.
-void launch_combine(const void* outputs, const MoeRoutes& routes, const TensorView& residual,
-                    cudaStream_t stream);
+/// residual += the weighted outputs of each row's experts, the likeliest first; `bias`
+/// [num_experts, dim], or null, belongs to the outputs.
+void launch_combine(const void* outputs, const float* bias, const MoeRoutes& routes,
+                    const TensorView& residual, cudaStream_t stream);
 
 /// The way for few rows: activated [rows, top_k, expert_dim], then onto the residual stream.
 void launch_few_gate_up(const MoeTask& task, const MoeRoutes& routes, void* activated,

@@ -15,7 +15,8 @@ struct FewParams {
   const __nv_bfloat16* normed;
   int64_t normed_stride;
   const __nv_bfloat16 *gate_up, *down;
-  __nv_bfloat16* activated;  // [rows, top_k, expert_dim]
+  const float *gate_up_bias, *down_bias;  // or null
+  __nv_bfloat16* activated;               // [rows, top_k, expert_dim]
   const int32_t* experts;
   const float* weights;
   int dim, expert_dim, top_k;
@@ -33,8 +34,13 @@ __global__ __launch_bounds__(kWarps * 32) void few_gate_up_kernel(const FewParam
   const __nv_bfloat16* x = p.normed + choice / p.top_k * p.normed_stride;
   const __nv_bfloat16* gates =
       p.gate_up + (int64_t{p.experts[choice]} * 2 * p.expert_dim + feature) * p.dim;
-  const float gate = row_dot(gates, x, p.dim);
-  const float up = row_dot(gates + int64_t{p.expert_dim} * p.dim, x, p.dim);
+  float gate = row_dot(gates, x, p.dim);
+  float up = row_dot(gates + int64_t{p.expert_dim} * p.dim, x, p.dim);
+  if (p.gate_up_bias != nullptr) {
+    const float* bias = p.gate_up_bias + int64_t{p.experts[choice]} * 2 * p.expert_dim + feature;
+    gate += bias[0];
+    up += bias[p.expert_dim];
+  }
   if (threadIdx.x % 32 == 0) {
     p.activated[choice * p.expert_dim + feature] = __float2bfloat16(gated<kFunction>(gate, up));
   }
@@ -51,7 +57,8 @@ __global__ __launch_bounds__(kMaxTopK * 32) void few_down_kernel(const FewParams
   const int64_t choice = row * p.top_k + warp;
   const __nv_bfloat16* weights =
       p.down + (p.experts[choice] * int64_t{p.dim} + feature) * p.expert_dim;
-  const float dot = row_dot(weights, p.activated + choice * p.expert_dim, p.expert_dim);
+  float dot = row_dot(weights, p.activated + choice * p.expert_dim, p.expert_dim);
+  if (p.down_bias != nullptr) dot += p.down_bias[p.experts[choice] * int64_t{p.dim} + feature];
   if (threadIdx.x % 32 == 0) terms[warp] = p.weights[choice] * dot;
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -65,6 +72,8 @@ FewParams few_params(const MoeTask& task, const MoeRoutes& routes, const void* a
           .normed_stride = task.normed.stride[0],
           .gate_up = task.gate_up->view().as<const __nv_bfloat16>(),
           .down = task.down->view().as<const __nv_bfloat16>(),
+          .gate_up_bias = task.gate_up_bias.as<const float>(),
+          .down_bias = task.down_bias.as<const float>(),
           .activated = static_cast<__nv_bfloat16*>(const_cast<void*>(activated)),
           .experts = routes.experts,
           .weights = routes.weights,
@@ -82,10 +91,10 @@ void launch_few_gate_up(const MoeTask& task, const MoeRoutes& routes, void* acti
   const FewParams p = few_params(task, routes, activated);
   const dim3 grid(blocks_for(p.expert_dim, kWarps),
                   static_cast<unsigned>(routes.rows * routes.top_k));
-  launch_overlapping(task.function == GateFunction::kSilu
-                         ? few_gate_up_kernel<GateFunction::kSilu>
-                         : few_gate_up_kernel<GateFunction::kGeluTanh>,
-                     grid, kWarps * 32, 0, stream, "launching few_gate_up_kernel", p);
+  with_gate_function(task.function, [&](auto function) {
+    launch_overlapping(few_gate_up_kernel<decltype(function)::value>, grid, kWarps * 32, 0, stream,
+                       "launching few_gate_up_kernel", p);
+  });
 }
 
 void launch_few_down(const MoeTask& task, const MoeRoutes& routes, const void* activated,

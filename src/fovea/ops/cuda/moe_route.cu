@@ -20,8 +20,8 @@ __device__ inline uint32_t ordered(float x) {
 }
 
 /// A warp per row; lane l has the logits of experts l, l + 32, ...
-__global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, bool normalise,
-                                                         const MoeRoutes routes) {
+__global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, const float* bias,
+                                                         bool normalise, const MoeRoutes routes) {
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -35,6 +35,7 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, bo
   for (int i = 0; i < kExpertsPerLane; ++i) {
     const int expert = lane + 32 * i;
     logit[i] = expert < num_experts ? logits[row * num_experts + expert] : -INFINITY;
+    if (bias != nullptr && expert < num_experts) logit[i] += bias[expert];
     largest = fmaxf(largest, logit[i]);
   }
 #pragma unroll
@@ -130,19 +131,22 @@ __global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* i
   }
 }
 
-__global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs, int dim,
+__global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs,
+                                                           const float* bias, int dim,
                                                            const MoeRoutes routes, float* residual,
                                                            int64_t residual_stride) {
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
   __shared__ int64_t slots[kMaxTopK];
   __shared__ float weights[kMaxTopK];
+  __shared__ int64_t experts[kMaxTopK];
   const int64_t row = blockIdx.x;
   const auto top_k = static_cast<int>(routes.top_k);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < top_k) {
     slots[thread] = slot_of(routes, row * top_k + thread);
     weights[thread] = routes.weights[row * top_k + thread];
+    experts[thread] = routes.experts[row * top_k + thread];
   }
   __syncthreads();
   for (int at = thread * 8; at < dim; at += static_cast<int>(blockDim.x) * 8) {
@@ -151,6 +155,11 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* 
     for (int k = 0; k < top_k; ++k) {
       const Floats<8> x =
           widened(__ldcs(reinterpret_cast<const uint4*>(outputs + slots[k] * dim + at)));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum.values[i] = fmaf(weights[k], x.values[i], sum.values[i]);
+    }
+    for (int k = 0; bias != nullptr && k < top_k; ++k) {
+      const Floats<8> x = load<8>(bias + experts[k] * dim + at);
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum.values[i] = fmaf(weights[k], x.values[i], sum.values[i]);
     }
@@ -164,10 +173,10 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* 
 
 }  // namespace
 
-void launch_route(const float* logits, bool normalise, const MoeRoutes& routes,
+void launch_route(const float* logits, const float* bias, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream) {
   launch_overlapping(route_kernel, blocks_for(routes.rows, kWarps), kThreads, 0, stream,
-                     "launching route_kernel", logits, normalise, routes);
+                     "launching route_kernel", logits, bias, normalise, routes);
 }
 
 void launch_tiles(const MoeRoutes& routes, cudaStream_t stream) {
@@ -180,10 +189,10 @@ void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cud
                      static_cast<int>(in.shape[1]), routes, static_cast<__nv_bfloat16*>(out));
 }
 
-void launch_combine(const void* outputs, const MoeRoutes& routes, const TensorView& residual,
-                    cudaStream_t stream) {
+void launch_combine(const void* outputs, const float* bias, const MoeRoutes& routes,
+                    const TensorView& residual, cudaStream_t stream) {
   launch_overlapping(combine_kernel, static_cast<unsigned>(routes.rows), kThreads, 0, stream,
-                     "launching combine_kernel", static_cast<const __nv_bfloat16*>(outputs),
+                     "launching combine_kernel", static_cast<const __nv_bfloat16*>(outputs), bias,
                      static_cast<int>(residual.shape[1]), routes, residual.as<float>(),
                      residual.stride[0]);
 }

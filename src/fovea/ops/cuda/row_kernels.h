@@ -34,6 +34,9 @@ void launch_add_normed(const TensorView& x, const TensorView& weight, float eps,
 void launch_activate(GateFunction function, const TensorView& gate_up, const TensorView& out,
                      cudaStream_t stream);
 
+/// rows += bias; f32, fewer than 2^34 elements.
+void launch_add_bias(const TensorView& bias, const TensorView& rows, cudaStream_t stream);
+
 void launch_finish_qkv(const QkvTask& task, cudaStream_t stream);
 
 /// See fill_rope_table().

@@ -62,18 +62,35 @@ std::vector<double> rope(const std::vector<float>& x, int64_t rows, int64_t head
   return result;
 }
 
-std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_up, int64_t rows,
-                                     int64_t mlp_dim) {
+namespace {
+
+double gated(GateFunction function, double gate, double up) {
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  switch (function) {
+    case GateFunction::kSilu:
+      return gate * sigmoid(gate) * up;
+    case GateFunction::kGeluTanh: {
+      const double inner =
+          std::sqrt(2.0 / 3.14159265358979323846) * (gate + 0.044715 * gate * gate * gate);
+      return 0.5 * gate * (1.0 + std::tanh(inner)) * up;
+    }
+    case GateFunction::kClampedSwiglu:
+      gate = std::min(gate, 7.0);
+      return gate * sigmoid(1.702 * gate) * (std::clamp(up, -7.0, 7.0) + 1.0);
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+std::vector<double> gated_activation(GateFunction function, const std::vector<float>& gate_up,
+                                     int64_t rows, int64_t mlp_dim) {
   std::vector<double> result;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < mlp_dim; ++i) {
       const double gate = gate_up[static_cast<size_t>(r * 2 * mlp_dim + i)];
       const double up = gate_up[static_cast<size_t>(r * 2 * mlp_dim + mlp_dim + i)];
-      const double inner =
-          std::sqrt(2.0 / 3.14159265358979323846) * (gate + 0.044715 * gate * gate * gate);
-      const double activated =
-          silu ? gate / (1.0 + std::exp(-gate)) : 0.5 * gate * (1.0 + std::tanh(inner));
-      result.push_back(activated * up);
+      result.push_back(gated(function, gate, up));
     }
   }
   return result;
@@ -81,12 +98,17 @@ std::vector<double> gated_activation(bool silu, const std::vector<float>& gate_u
 
 std::vector<double> moe(const Moe& shape, const std::vector<float>& x,
                         const std::vector<float>& router, const std::vector<float>& gate_up,
-                        const std::vector<float>& down) {
+                        const std::vector<float>& down, const MoeBiases& biases) {
   const auto dim = static_cast<size_t>(shape.dim);
   const auto num_experts = static_cast<size_t>(shape.num_experts);
   const size_t rows = x.size() / dim;
-  const std::vector<double> logits =
+  std::vector<double> logits =
       matmul(x, router, static_cast<int64_t>(rows), shape.num_experts, shape.dim);
+  const auto add_bias = [](const std::vector<float>& bias, size_t first, std::vector<double>& to) {
+    for (size_t i = 0; !bias.empty() && i < to.size(); ++i)
+      to[i] += bias[(first + i) % bias.size()];
+  };
+  add_bias(biases.router, 0, logits);
   std::vector<double> result(x.size());
   for (size_t row = 0; row < rows; ++row) {
     const double* score = logits.data() + row * num_experts;
@@ -108,13 +130,15 @@ std::vector<double> moe(const Moe& shape, const std::vector<float>& x,
       };
       const std::vector<float> in(x.begin() + static_cast<int64_t>(row * dim),
                                   x.begin() + static_cast<int64_t>((row + 1) * dim));
-      const std::vector<double> product = matmul(
-          in, {first(gate_up), first(gate_up) + size(gate_up)}, 1, 2 * shape.expert_dim, shape.dim);
+      std::vector<double> product = matmul(in, {first(gate_up), first(gate_up) + size(gate_up)}, 1,
+                                           2 * shape.expert_dim, shape.dim);
+      add_bias(biases.gate_up, order[i] * product.size(), product);
       const std::vector<double> activated =
-          gated_activation(shape.silu, {product.begin(), product.end()}, 1, shape.expert_dim);
-      const std::vector<double> out =
+          gated_activation(shape.function, {product.begin(), product.end()}, 1, shape.expert_dim);
+      std::vector<double> out =
           matmul({activated.begin(), activated.end()}, {first(down), first(down) + size(down)}, 1,
                  shape.dim, shape.expert_dim);
+      add_bias(biases.down, order[i] * dim, out);
       for (size_t j = 0; j < dim; ++j) {
         result[row * dim + j] += std::exp(score[order[i]]) / sum * out[j];
       }
