@@ -78,6 +78,8 @@ std::string_view chat_family_name(ChatFamily family) {
       return "gemma";
     case ChatFamily::kLlama3:
       return "llama3";
+    case ChatFamily::kHarmony:
+      return "harmony";
   }
   return "unknown";
 }
