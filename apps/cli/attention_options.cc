@@ -6,17 +6,16 @@
 #include <string_view>
 
 #include "apps/cli/parse_values.h"
+#include "apps/cli/settings_file.h"
 #include "fovea/base/error.h"
 
 namespace fovea::cli {
 namespace {
 
-constexpr const char* kGroup = "Selection";
-
 template <typename T>
 void add_knob(CLI::App& command, const std::string& name, T& value,
               const std::string& description) {
-  command.add_option(name, value, description)->capture_default_str()->group(kGroup);
+  command.add_option(name, value, description)->capture_default_str()->group(kSelectionGroup);
 }
 
 // An option that takes one of two words and sets `value` to what the word stands for.
@@ -34,7 +33,7 @@ void add_choice(CLI::App& command, const std::string& name, T& value, const std:
           description)
       ->default_str(value == a ? word_a : word_b)
       ->type_name(word_a + "|" + word_b)
-      ->group(kGroup);
+      ->group(kSelectionGroup);
 }
 
 struct MethodName {
@@ -56,13 +55,14 @@ MethodName parse_method_name(const std::string& name) {
 
 void add_attention_options(CLI::App& command, AttentionOptions& options) {
   SelectorSettings& selector = options.selector;
+  add_settings_option(command);
   command
       .add_option(
           "--density", options.density,
           "Keep this share of the causal pairs, 0 ... 1; 0 keeps by threshold, which all but "
           "witness do unless told")
       ->capture_default_str()
-      ->group(kGroup);
+      ->group(kSelectionGroup);
   add_knob(command, "--alpha-base", selector.alpha_base,
            "Keep a block that scores this share of the best one");
   add_knob(command, "--alpha-rescue", selector.alpha_rescue, "The same for rescue's second branch");
@@ -100,7 +100,7 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
   command
       .add_flag("--forced-in-maximum", selector.forced_in_maximum,
                 "Let forced blocks take part in the best score")
-      ->group(kGroup);
+      ->group(kSelectionGroup);
   add_knob(command, "--block-size", selector.block_size, "Tokens per block, which is a KV page");
   add_knob(command, "--sink-blocks", selector.sink_blocks, "First blocks, always kept");
   add_knob(command, "--local-blocks", selector.local_blocks,
@@ -153,7 +153,7 @@ void check_selection_options(const CLI::App& command, const std::vector<std::str
     if (name != "dense") return;
   }
   for (const CLI::Option* option : command.get_options()) {
-    check_argument(option->get_group() != kGroup || option->count() == 0,
+    check_argument(option->get_group() != kSelectionGroup || option->count() == 0,
                    "{} is for sparse attention, but --attention is dense", option->get_name());
   }
 }

@@ -22,7 +22,8 @@ struct AttentionOptions {
   int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };
 
-/// Adds the knobs to `command`, grouped in its help. `options` must outlive the parse.
+/// Adds the knobs to `command`, grouped in its help, and --settings, which sets them from a file.
+/// `options` must outlive the parse.
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
 /// "dense", or a selector by its name; "witness:2" is witness with two witnesses, whatever the knob

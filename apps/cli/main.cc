@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/cli/bench_command.h"
+#include "apps/cli/calibrate_command.h"
 #include "apps/cli/conditions.h"
 #include "apps/cli/conditions_command.h"
 #include "apps/cli/eval_command.h"
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_bench_command(app);
   fovea::cli::add_needle_command(app);
   fovea::cli::add_eval_command(app);
+  fovea::cli::add_calibrate_command(app);
   fovea::cli::add_inspect_command(app);
   fovea::cli::add_kernels_command(app);
   fovea::cli::add_trace_command(app);

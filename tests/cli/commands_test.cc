@@ -42,7 +42,8 @@ void expect_conditions(const nlohmann::json& json) {
 
 TEST(Help, EveryCommandTeachesByExample) {
   EXPECT_THAT(run_fovea({"--help"}).out, HasSubstr("inspect"));
-  for (const std::string command : {"run", "bench", "needle", "eval", "inspect", "kernels"}) {
+  for (const std::string command :
+       {"run", "bench", "needle", "eval", "calibrate", "inspect", "kernels"}) {
     const ProcessResult result = run_fovea({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("Examples:\n"));
