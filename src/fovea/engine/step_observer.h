@@ -7,6 +7,9 @@
 
 namespace fovea {
 
+struct BlockSelectionView;  // attention/block_selection.h
+struct SelectorParams;      // selector/block_selector.h
+
 /// The pieces between whose borders the engine reads the clock, in the order of a token's way.
 enum class StepOp {
   kBookkeeping,  // memory, pages, prefix lookup
@@ -63,6 +66,10 @@ class StepObserver {
   /// What is recorded from here on belongs to this step.
   virtual void begin_step(const StepStart& step) = 0;
   virtual void record(const OpTiming& timing) = 0;
+  /// Of each layer that selects: its queries, keys and statistics, in memory of the model's device,
+  /// and the lists made of them. All of it is valid until this returns.
+  virtual void selected(int64_t /*layer*/, const SelectorParams& /*params*/,
+                        const BlockSelectionView& /*selection*/) {}
 };
 
 }  // namespace fovea

@@ -357,6 +357,7 @@ const BlockSelectionView& Transformer::select_layer(const ForwardStep& step, int
   params.settings = *step.selector;
   const BlockSelectionView& selection = selection_->select(params);
   workers_->lap(StepOp::kSelection, layer);
+  if (observer_ != nullptr) observer_->selected(layer, params, selection);
   return selection;
 }
 
