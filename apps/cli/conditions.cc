@@ -26,9 +26,9 @@ std::string instruction_set() {
   return features.avx2 ? "avx2" : "portable";
 }
 
-constexpr std::array<std::string_view, 12> kNotFlags = {
-    "--model", "--file",   "--prompt", "--json", "--output",  "--system",
-    "--trace", "--report", "--csv",    "--url",  "--journal", "--texts"};
+constexpr std::array<std::string_view, 13> kNotFlags = {
+    "--model",  "--file", "--prompt", "--json",    "--output", "--system",    "--trace",
+    "--report", "--csv",  "--url",    "--journal", "--texts",  "--task-files"};
 
 using Field = std::pair<const char*, std::string Conditions::*>;
 constexpr std::array<Field, 13> kFields = {{

@@ -183,7 +183,7 @@ std::string text_hash(std::string_view text) {
   return fmt::format("{:016x}", hash_bytes(kHashBasis, text));
 }
 
-std::string model_hash(const std::string& path) {
+std::string content_hash(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::exists(path)) return text_hash(path);  // a synthetic model's name
   std::vector<fs::path> files;

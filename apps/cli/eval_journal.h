@@ -67,9 +67,9 @@ class EvalJournal {
 /// 16 hex digits that stand for `text`.
 std::string text_hash(std::string_view text);
 
-/// The same for a model's file, or the files of its folder: names, sizes, and 16 MiB spread evenly
-/// over each.
+/// The same for a file, or the files of a folder: names, sizes, and 16 MiB spread evenly over each;
+/// for the name alone where there is no such file.
 /// Throws kInvalidFile when one cannot be read.
-std::string model_hash(const std::string& path);
+std::string content_hash(const std::string& path);
 
 }  // namespace fovea::cli

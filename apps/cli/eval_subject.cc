@@ -29,6 +29,15 @@ std::vector<TokenScore> scores_from(const PromptRecord& record) {
   return scores;
 }
 
+PromptRecord answer(const quality::Task& task, Session& session, const PrefillOptions& options) {
+  const quality::TaskOutcome outcome = quality::answer_task(session, task, options);
+  PromptRecord record;
+  record.scores = outcome.scores;
+  record.density = outcome.report.density();
+  record.prefill_ms = outcome.report.times.total_ms;
+  return record;
+}
+
 }  // namespace
 
 TaskSubject::TaskSubject(std::shared_ptr<const quality::TaskMaker> maker, std::string kind,
@@ -44,15 +53,26 @@ std::string TaskSubject::key() const {
                      settings_.generated ? " generated" : "");
 }
 
+std::vector<int32_t> TaskSubject::tokens(int64_t prompt) const {
+  return maker_->make(kind_, settings_, prompt, num_prompts_).tokens;
+}
+
 PromptRecord TaskSubject::ask(Session& session, int64_t prompt, const PrefillOptions& options,
                               const PromptRecord* /*dense*/) const {
-  const quality::Task task = maker_->make(kind_, settings_, prompt, num_prompts_);
-  const quality::TaskOutcome outcome = quality::answer_task(session, task, options);
-  PromptRecord record;
-  record.scores = outcome.scores;
-  record.density = outcome.report.density();
-  record.prefill_ms = outcome.report.times.total_ms;
-  return record;
+  return answer(maker_->make(kind_, settings_, prompt, num_prompts_), session, options);
+}
+
+std::string FileSubject::key() const {
+  return fmt::format("file {} {} {}", hash_, length_, tasks_.size());
+}
+
+std::vector<int32_t> FileSubject::tokens(int64_t prompt) const {
+  return tasks_.at(static_cast<size_t>(prompt)).tokens;
+}
+
+PromptRecord FileSubject::ask(Session& session, int64_t prompt, const PrefillOptions& options,
+                              const PromptRecord* /*dense*/) const {
+  return answer(tasks_.at(static_cast<size_t>(prompt)), session, options);
 }
 
 TextSubject::TextSubject(std::string name, std::string_view text, const Model& model,
@@ -69,6 +89,10 @@ TextSubject::TextSubject(std::string name, std::string_view text, const Model& m
 
 std::string TextSubject::key() const {
   return fmt::format("text {} {} {} {}", hash_, length_, tail_begin_, stretches_.size());
+}
+
+std::vector<int32_t> TextSubject::tokens(int64_t prompt) const {
+  return stretches_.at(static_cast<size_t>(prompt));
 }
 
 PromptRecord TextSubject::ask(Session& session, int64_t prompt, const PrefillOptions& options,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/cli/eval_journal.h"
@@ -25,6 +26,8 @@ class EvalSubject {
   virtual int64_t num_prompts() const = 0;
   /// All that the prompts depend on, besides the settings of the journal.
   virtual std::string key() const = 0;
+  /// What a model is shown of prompt `prompt`.
+  virtual std::vector<int32_t> tokens(int64_t prompt) const = 0;
   /// Reads prompt `prompt` with `session`, which it resets. `dense` is the same prompt's record
   /// under dense attention, null while that is being made.
   virtual PromptRecord ask(Session& session, int64_t prompt, const PrefillOptions& options,
@@ -43,6 +46,7 @@ class TaskSubject : public EvalSubject {
   int64_t length() const override { return settings_.length; }
   int64_t num_prompts() const override { return num_prompts_; }
   std::string key() const override;
+  std::vector<int32_t> tokens(int64_t prompt) const override;
   PromptRecord ask(Session& session, int64_t prompt, const PrefillOptions& options,
                    const PromptRecord* dense) const override;
 
@@ -51,6 +55,28 @@ class TaskSubject : public EvalSubject {
   std::string kind_;
   quality::TaskSettings settings_;
   int64_t num_prompts_;
+};
+
+/// The tasks of a file in a public format, see quality/load_tasks.h.
+class FileSubject : public EvalSubject {
+ public:
+  /// `hash` stands for the file's content.
+  FileSubject(std::string name, std::string hash, int64_t length, std::vector<quality::Task> tasks)
+      : name_(std::move(name)), hash_(std::move(hash)), length_(length), tasks_(std::move(tasks)) {}
+
+  std::string name() const override { return name_; }
+  bool is_text() const override { return false; }
+  int64_t length() const override { return length_; }
+  int64_t num_prompts() const override { return static_cast<int64_t>(tasks_.size()); }
+  std::string key() const override;
+  std::vector<int32_t> tokens(int64_t prompt) const override;
+  PromptRecord ask(Session& session, int64_t prompt, const PrefillOptions& options,
+                   const PromptRecord* dense) const override;
+
+ private:
+  std::string name_, hash_;
+  int64_t length_;
+  std::vector<quality::Task> tasks_;
 };
 
 /// Stretches of a text: is the next token dense's choice, and how much less likely is the text's?
@@ -67,6 +93,7 @@ class TextSubject : public EvalSubject {
   int64_t length() const override { return length_; }
   int64_t num_prompts() const override { return static_cast<int64_t>(stretches_.size()); }
   std::string key() const override;
+  std::vector<int32_t> tokens(int64_t prompt) const override;
   PromptRecord ask(Session& session, int64_t prompt, const PrefillOptions& options,
                    const PromptRecord* dense) const override;
 

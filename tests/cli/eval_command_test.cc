@@ -172,6 +172,40 @@ TEST(Eval, WritesAPage) {
               AllOf(HasSubstr("<svg"), HasSubstr("witness"), HasSubstr("needle_7m")));
 }
 
+TEST(Eval, Diagnoses) {
+  const test::TempDir folder;
+  const nlohmann::json json = json_of(run_fovea({"eval",
+                                                 "-m",
+                                                 "models/needle_7m",
+                                                 "--texts",
+                                                 "LICENSE",
+                                                 "--length",
+                                                 "2K",
+                                                 "--block-size",
+                                                 "64",
+                                                 "--attention",
+                                                 "centroid,witness",
+                                                 "--densities",
+                                                 "own,20",
+                                                 "--periphery",
+                                                 "off,on",
+                                                 "-n",
+                                                 "1",
+                                                 "--diagnose",
+                                                 "--report",
+                                                 folder.file("a.html"),
+                                                 "--json"}));
+  const nlohmann::json& diagnosis = json.at("diagnosis");
+  EXPECT_THAT(diagnosis.at("prompts"), ElementsAre("LICENSE, 2048 tokens, prompt 0"));
+  ASSERT_EQ(diagnosis.at("selectors").size(), 4u);  // the periphery changes nothing here
+  EXPECT_NEAR(diagnosis.at("selectors").at(1).at("density"), 0.2, 0.03);  // 32 blocks, coarse steps
+  EXPECT_EQ(diagnosis.at("selectors").at(0).at("head_density").size(), 6u);  // layers
+  EXPECT_EQ(diagnosis.at("scores").size(), 4u);
+  EXPECT_NEAR(diagnosis.at("density"), 0.2, 1e-6);
+  EXPECT_THAT(read_file(folder.file("a.html")),
+              AllOf(HasSubstr("centroid: "), HasSubstr("layer 5, head 3"), HasSubstr("<svg")));
+}
+
 TEST(Eval, RefusesWhatItCannotDo) {
   const auto refused = [](const Arguments& arguments, const std::string& named) {
     const ProcessResult result = run_fovea(arguments);
@@ -187,6 +221,10 @@ TEST(Eval, RefusesWhatItCannotDo) {
   refused(eval_with({"--texts", "LICENSE", "--tail", "0"}), "--tail");
   refused({"eval", "-m", "models/needle_7m", "--texts", "LICENSE", "--length", "64K"},
           "LICENSE: the text has");
+  refused(eval_with({"--diagnose", "--journal", "a.jsonl"}), "--journal keeps scores");
+  refused(eval_with({"--attention", "rescue", "--block-size", "64,128", "--diagnose"}),
+          "one block size");
+  refused(eval_with({"--task-files", "no/such.jsonl"}), "no/such.jsonl");
   refused(eval_with({"--journal", "no/such/folder/a.jsonl"}), "no/such/folder/a.jsonl");
 }
 

@@ -139,19 +139,19 @@ TEST_F(Journal, AFullDiskLosesNothingThatWasWritten) {
   EXPECT_EQ(EvalJournal(path_, settings_).num_taken_over(), 2);
 }
 
-TEST(ModelHash, FollowsContentAndNames) {
+TEST(ContentHash, FollowsContentAndNames) {
   const test::TempDir folder;
   write_file(folder.file("a.gguf"), std::string(300'000, 'x'));
-  const std::string hash = model_hash(folder.file("a.gguf"));
-  EXPECT_EQ(model_hash(folder.file("a.gguf")), hash);
+  const std::string hash = content_hash(folder.file("a.gguf"));
+  EXPECT_EQ(content_hash(folder.file("a.gguf")), hash);
   std::string changed(300'000, 'x');
   changed[200'000] = 'y';
   write_file(folder.file("a.gguf"), changed);
-  EXPECT_NE(model_hash(folder.file("a.gguf")), hash);
-  const std::string of_folder = model_hash(folder.path());
+  EXPECT_NE(content_hash(folder.file("a.gguf")), hash);
+  const std::string of_folder = content_hash(folder.path());
   write_file(folder.file("config.json"), "{}");
-  EXPECT_NE(model_hash(folder.path()), of_folder);
-  EXPECT_NE(model_hash("synthetic a"), model_hash("synthetic b"));
+  EXPECT_NE(content_hash(folder.path()), of_folder);
+  EXPECT_NE(content_hash("synthetic a"), content_hash("synthetic b"));
 }
 
 }  // namespace

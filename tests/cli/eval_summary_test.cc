@@ -22,6 +22,7 @@ class FakeSubject : public EvalSubject {
   int64_t length() const override { return length_; }
   int64_t num_prompts() const override { return 8; }
   std::string key() const override { return name_; }
+  std::vector<int32_t> tokens(int64_t) const override { return {}; }
   PromptRecord ask(Session&, int64_t, const PrefillOptions&, const PromptRecord*) const override {
     return {};
   }
