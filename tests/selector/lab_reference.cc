@@ -182,7 +182,9 @@ Judged judge_nearest(const Question& asked) {
   for (int64_t b = 0; b < asked.q_block; ++b) {
     double least_gap = std::numeric_limits<double>::infinity();
     for (const Row& row : terms) {
-      const double best = *std::max_element(row.begin(), row.end());
+      Row others = row;
+      others.erase(others.begin() + b);
+      const double best = *std::max_element(others.begin(), others.end());
       least_gap = std::min(least_gap, best - row[static_cast<size_t>(b)]);
     }
     judged.score.push_back(-least_gap);

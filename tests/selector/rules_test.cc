@@ -27,12 +27,13 @@ std::string error_of(const std::function<void()>& body) {
 }
 
 TEST(SelectorNames, RoundTrip) {
-  for (const char* name :
-       {"all", "streaming", "centroid", "rescue", "witness", "bound", "oracle"}) {
+  std::string names;
+  for (const std::string_view name : selector_method_names()) {
     EXPECT_EQ(selector_method_name(parse_selector_method(name)), name);
+    names += std::string(name) + ", ";
   }
-  EXPECT_THAT(error_of([] { parse_selector_method("dense"); }),
-              HasSubstr("all, streaming, centroid, rescue, witness, bound, oracle, got 'dense'"));
+  EXPECT_THAT(names, HasSubstr("all, streaming, centroid, rescue, witness, bound, oracle, minmax"));
+  EXPECT_THAT(error_of([] { parse_selector_method("dense"); }), HasSubstr(names + "got 'dense'"));
 }
 
 TEST(SelectorSettings, NamesTheFirstBrokenRule) {
@@ -43,6 +44,18 @@ TEST(SelectorSettings, NamesTheFirstBrokenRule) {
     return error_of([&] { check_selector_settings(settings); });
   };
   EXPECT_THAT(error([](auto& s) { s.block_size = 8; }), HasSubstr("block_size"));
+  EXPECT_THAT(error([](auto& s) { s.coverage = 1.5f; }), HasSubstr("coverage"));
+  EXPECT_THAT(error([](auto& s) { s.vertical_tokens = -1; }), HasSubstr("vertical_tokens"));
+  EXPECT_THAT(error([](auto& s) { s.slash_tokens = -1; }), HasSubstr("slash_tokens"));
+  EXPECT_THAT(error([](auto& s) { s.most_divergence = 2; }), HasSubstr("most_divergence"));
+  EXPECT_THAT(error([](auto& s) { s.least_similarity = -1; }), HasSubstr("least_similarity"));
+  EXPECT_THAT(error([](auto& s) { s.nearest_gap = -1; }), HasSubstr("nearest_gap"));
+  EXPECT_THAT(error([](auto& s) { s.least_peak = 2; }), HasSubstr("least_peak"));
+  EXPECT_THAT(error([](auto& s) {
+                s.method = SelectorMethod::kAntidiagonal;
+                s.antidiagonal_stride = 12;
+              }),
+              HasSubstr("antidiagonal_stride must divide block_size 128, got 12"));
   EXPECT_THAT(error([](auto& s) { s.alpha_base = 1.5f; }), HasSubstr("alpha_base"));
   EXPECT_THAT(error([](auto& s) { s.alpha_rescue = -0.1f; }), HasSubstr("alpha_rescue"));
   EXPECT_THAT(error([](auto& s) { s.alpha_base = NAN; }), HasSubstr("alpha_base"));
