@@ -16,19 +16,18 @@ __device__ inline int page_of_key(const PrefillParams& params, const RowInfo& ro
                           : params.num_pages;
 }
 
-/// Loads one 128-byte wide panel after another of a K or V tile, box by box; `page` is the first
-/// box's.
+/// Loads one 128-byte wide panel after another of a K or V tile, box by box.
 template <typename Traits>
 __device__ void load_kv_tile(const CUtensorMap* map, const PrefillParams& params,
-                             const RowInfo& row, int kv_head, int tile, int page,
-                             uint32_t destination, uint32_t barrier) {
+                             const RowInfo& row, int kv_head, int tile, uint32_t destination,
+                             uint32_t barrier) {
   const int first_key = tile * Traits::kKvTileRows;
   for (int done = 0; done < Traits::kKvTileRows; done += params.box_rows) {
     const int key = first_key + done;
-    ptx::BoxCoordinates at{0, row.kv_offset + key, kv_head, page};
+    ptx::BoxCoordinates at{0, row.kv_offset + key, kv_head, 0};
     if (params.page_size > 0) {
       at.row = key % params.page_size;
-      if (done > 0) at.page = page_of_key(params, row, key);
+      at.page = page_of_key(params, row, key);
     }
     for (int panel = 0; panel < Traits::kPanels; ++panel) {
       at.column = panel * Traits::kPanelColumns;
@@ -50,8 +49,7 @@ __device__ void load_mean_tile(const CUtensorMap* map, const PrefillParams& para
   }
 }
 
-/// Warp 0: K and V of every tile of every row. The page of a tile is read while the warp waits for
-/// room.
+/// Warp 0: K and V of every tile of every row.
 template <typename Traits>
 __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
                         PrefillShared<Traits>& shared) {
@@ -68,8 +66,6 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
     const int num_tiles = row.walk.num_tiles;  // after the last tile the row may be another
     for (int step = 0; step < num_tiles; ++step) {
       const int tile = walker.next();
-      const int page =
-          is_mean_tile(tile) ? 0 : page_of_key(params, row, tile * Traits::kKvTileRows);
       ptx::mbarrier_wait(ptx::shared_address(&shared.k_empty[stage.index()]), stage.parity() ^ 1);
       if (lane == 0) {
         shared.stages[stage.wide_index()].tile = tile;
@@ -79,7 +75,7 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
         if (is_mean_tile(tile)) {
           load_mean_tile<Traits>(&maps.k_mean, params, row, mean_tile_number(tile), k_tile, k_full);
         } else {
-          load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile, page, k_tile, k_full);
+          load_kv_tile<Traits>(&maps.k, params, row, kv_head, tile, k_tile, k_full);
         }
       }
       ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[stage.index()]), stage.parity() ^ 1);
@@ -92,7 +88,7 @@ __device__ void load_kv(const PrefillMaps& maps, const PrefillParams& params,
         if (is_mean_tile(tile)) {
           load_mean_tile<Traits>(&maps.v_mean, params, row, mean_tile_number(tile), v_tile, loaded);
         } else {
-          load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, page, v_tile, loaded);
+          load_kv_tile<Traits>(&maps.v, params, row, kv_head, tile, v_tile, loaded);
         }
       }
       stage.advance();
