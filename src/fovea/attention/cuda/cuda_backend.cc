@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fovea/attention/cuda/decode.h"
 #include "fovea/attention/cuda/periphery.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"
@@ -141,6 +142,22 @@ bool uses_split_kv(const AttentionParams& params) {
          total_q <= kMaxRowsPerSequence * params.batch.batch_size &&
          max_kv_tiles(params) <=
              INT32_MAX / std::max<int64_t>(total_q * params.kv.num_kv_heads(), 1);
+}
+
+/// Runs that decode cuts a row's keys into at most, with one KV head: two CTAs a processor.
+int64_t max_decode_splits(const AttentionParams& params, int num_processors) {
+  constexpr int64_t kLeastKeys = 64;
+  const int64_t units = params.q.shape[0] * params.kv.num_kv_heads();
+  return std::clamp<int64_t>(ceil_div(max_keys(params), kLeastKeys), 1,
+                             std::max<int64_t>(2 * num_processors / units, 1));
+}
+
+/// So few rows that each can be cut for several processors without looking at the others.
+bool uses_decode(const AttentionParams& params, int num_processors) {
+  constexpr int64_t kLeastSplits = 4;
+  return uses_split_kv(params) && !params.batch_invariant && !is_f8(params) &&
+         params.head_dim() <= 128 && params.group_size() <= kMaxDecodeGroup &&
+         params.q.shape[0] * params.kv.num_kv_heads() * kLeastSplits <= num_processors;
 }
 
 /// Tiles, rows and positions are int32 in the kernel; addresses are not.
@@ -298,7 +315,9 @@ class CudaAttention final : public AttentionBackend {
   void run(const AttentionParams& params, const Context& context) const override {
     if (params.q.shape[0] == 0) return;
     const DeviceScope scope(context);
-    if (uses_split_kv(params)) {
+    if (uses_decode(params, num_multiprocessors(context.device.index))) {
+      run_decode(params, context);
+    } else if (uses_split_kv(params)) {
       run_split_kv(params, context);
     } else {
       run_prefill(params, context);
@@ -306,6 +325,31 @@ class CudaAttention final : public AttentionBackend {
   }
 
  private:
+  static void run_decode(const AttentionParams& params, const Context& context) {
+    const int64_t splits = max_decode_splits(params, num_multiprocessors(context.device.index));
+    // Rows times KV heads times their group.
+    const int64_t rows = splits * params.q.shape[0] * params.num_q_heads();
+    const int64_t out_floats = rows * params.head_dim();
+    Workspace workspace(Workspace::padded(out_floats * 4) + Workspace::padded(rows * 4),
+                        "the pieces of decode attention", context);
+    const auto side_of = [&](const TensorView& view) {
+      const bool is_paged = params.kv.is_paged();
+      return DecodeSide{view.data, is_paged ? view.stride[0] : 0, view.stride[1],
+                        view.stride[is_paged ? 2 : 0]};
+    };
+    DecodeParams p;
+    p.common = make_params(params);
+    p.common.partial_out = workspace.take<float>(out_floats);
+    p.common.partial_lse = workspace.take<float>(rows);
+    p.q = params.q.data;
+    p.q_row_stride = params.q.stride[0];
+    p.q_head_stride = params.q.stride[1];
+    p.k = side_of(params.kv.k);
+    p.v = side_of(params.kv.v);
+    p.max_splits = static_cast<int>(splits);
+    launch_decode(p, params.q.dtype, static_cast<int>(params.head_dim()), stream_of(context));
+  }
+
   static void run_prefill(const AttentionParams& params, const Context& context) {
     const int64_t total_q = params.q.shape[0];
     const int64_t num_tiles = max_q_tiles(total_q, params.batch.batch_size);
@@ -347,22 +391,26 @@ class CudaAttention final : public AttentionBackend {
                             Workspace::padded(rows * 4),
                         "the pieces of split-KV attention", context);
     PrefillParams p = make_params(params);
-    p.tile_offsets = workspace.take<int32_t>(total_q + 1);
+    auto* tile_offsets = workspace.take<int32_t>(total_q + 1);
     p.partial_out = workspace.take<float>(out_floats);
     p.partial_lse = workspace.take<float>(rows);
     p.chunk_tiles = params.batch_invariant ? kChunkTiles : 0;
     const float* sinks = p.sinks;
     p.sinks = nullptr;  // they join once, when the pieces do
     const cudaStream_t stream = stream_of(context);
-    launch_split_plan(p, prefill_kv_tile_rows(params.head_dim()), stream);
+    const int kv_tile_rows = prefill_kv_tile_rows(params.head_dim());
+    if (total_q > 1) {
+      p.tile_offsets = tile_offsets;
+      launch_split_plan(p, kv_tile_rows, stream);
+    }
     find_instance(params)->launch_split(
         make_maps(params, group_major_shape(params.q, params.group_size())), p, num_ctas, stream);
     p.sinks = sinks;
     const auto head_dim = static_cast<int>(params.head_dim());
     if (params.out.dtype == DType::kBF16) {
-      launch_split_combine<__nv_bfloat16>(p, head_dim, num_ctas, stream);
+      launch_split_combine<__nv_bfloat16>(p, head_dim, num_ctas, kv_tile_rows, stream);
     } else {
-      launch_split_combine<__half>(p, head_dim, num_ctas, stream);
+      launch_split_combine<__half>(p, head_dim, num_ctas, kv_tile_rows, stream);
     }
   }
 };

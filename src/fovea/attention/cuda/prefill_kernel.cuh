@@ -22,6 +22,8 @@
 #include "fovea/attention/cuda/prefill_producer_f8.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 
 namespace fovea::cuda {
 
@@ -34,6 +36,10 @@ __global__ __launch_bounds__(kPrefillThreads,
   auto& shared = *reinterpret_cast<PrefillShared<Traits>*>(raw_shared);
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
+  if constexpr (Traits::kIsSplit) {  // see launch_prefill()
+    ptx::let_next_grid_begin();
+    ptx::wait_for_previous_grid();
+  }
 
   // The reduction tells the compiler that the warpgroup's number is the same in the whole warp.
   const auto warpgroup = static_cast<int>(__reduce_or_sync(~0u, threadIdx.x / 128));
@@ -62,6 +68,7 @@ __global__ __launch_bounds__(kPrefillThreads,
 #endif
 }
 
+/// A decode step's may begin before the kernel in front of it has ended.
 template <typename Traits>
 void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int num_ctas,
                     cudaStream_t stream) {
@@ -69,10 +76,15 @@ void launch_prefill(const PrefillMaps& maps, const PrefillParams& params, int nu
   check_cuda(cudaFuncSetAttribute(prefill_kernel<Traits>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "configuring prefill_kernel");
-  prefill_kernel<Traits>
-      <<<static_cast<unsigned>(num_ctas), kPrefillThreads, static_cast<size_t>(bytes), stream>>>(
-          maps, params);
-  check_cuda(cudaGetLastError(), "launching prefill_kernel");
+  const auto grid = static_cast<unsigned>(num_ctas);
+  if constexpr (Traits::kIsSplit) {
+    launch_overlapping(prefill_kernel<Traits>, grid, kPrefillThreads, static_cast<size_t>(bytes),
+                       stream, "launching prefill_kernel", maps, params);
+  } else {
+    prefill_kernel<Traits>
+        <<<grid, kPrefillThreads, static_cast<size_t>(bytes), stream>>>(maps, params);
+    check_cuda(cudaGetLastError(), "launching prefill_kernel");
+  }
 }
 
 }  // namespace fovea::cuda

@@ -69,7 +69,7 @@ struct PrefillParams {
   int64_t sinks_stride = 0;
 
   // Split KV (decode) only, see split_kv.h.
-  // [total_q + 1]: KV tiles, or chunks, of the q rows before, per KV head
+  // [total_q + 1]: KV tiles, or chunks, of the q rows before, per KV head; null for a single row
   const int32_t* tile_offsets = nullptr;
   int32_t chunk_tiles = 0;       // KV tiles of a chunk; 0: no chunks
   float* partial_out = nullptr;  // [pieces, group_size, head_dim]

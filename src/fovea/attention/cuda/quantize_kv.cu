@@ -1,8 +1,10 @@
 // f8e4m3 pages: one CTA for K, or V, of one head of one page.
+#include "fovea/attention/append_kv.h"
 #include "fovea/attention/cuda/quantize_launch.h"
 #include "fovea/attention/kv_view.h"
 #include "fovea/attention/quantize_kv.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/ptx/float8.h"
 #include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
@@ -36,7 +38,8 @@ __device__ const Element* token(const QuantizeKvParams& p, const QuantizeSide& s
     offset += p.from_page_table[t / p.from_page_size] * side.from_page_stride +
               t % p.from_page_size * side.from_row_stride;
   } else {
-    offset += (*p.from_offset + t) * side.from_row_stride;
+    const int64_t row = p.position != nullptr ? t - *p.position : *p.from_offset + t;
+    offset += row * side.from_row_stride;
   }
   return static_cast<const Element*>(side.from) + offset;
 }
@@ -139,6 +142,61 @@ __global__ __launch_bounds__(kQuantizeThreads) void quantize_kv_kernel(const Qua
   }
 }
 
+/// A page that holds tokens [0, num_old) and gets those up to num_tokens, one byte at a time.
+template <typename Element>
+__device__ void grow_page(const QuantizeKvParams& p, const QuantizeSide& side, bool is_v,
+                          int first_token, int num_old, int num_tokens, int head, int page,
+                          float scale, float old_scale) {
+  uint8_t* to = side.to + page * side.to_strides[0] + head * side.to_strides[1];
+  const int from = scale > old_scale ? 0 : num_old;  // else the old ones stay as they are
+  const int count = (num_tokens - from) * p.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kQuantizeThreads) {
+    const int t = from + i / p.head_dim;
+    const int column = i % p.head_dim;
+    uint8_t* code = is_v ? to + column * side.to_strides[2] + f8_value_slot(t)
+                         : to + t * side.to_strides[2] + column;
+    float value;
+    if (t < num_old) {
+      float values[4];
+      ptx::unpack_e4m3(*code, values);
+      value = values[0] * old_scale;
+    } else {
+      value = static_cast<float>(token<Element>(p, side, first_token + t, head)[column]);
+    }
+    *code = static_cast<uint8_t>(ptx::pack_e4m3(value / scale, 0, 0, 0));
+  }
+}
+
+/// A CTA for each page that rows may reach, like quantize_kv_kernel.
+template <typename Element>
+__global__ __launch_bounds__(kQuantizeThreads) void append_kv_kernel(const QuantizeKvParams p) {
+  const auto position = static_cast<int>(*p.position);
+  const int end = position + p.kv_len;
+  const int number = position / p.page_size + static_cast<int>(blockIdx.x);
+  const auto head = static_cast<int>(blockIdx.y);
+  const bool is_v = blockIdx.z != 0;
+  const QuantizeSide& side = is_v ? p.v : p.k;
+  const int first_token = number * p.page_size;
+  if (first_token >= end) return;
+  const int page = p.to_page_table[number];
+  const int num_tokens = min(p.page_size, end - first_token);
+  const int num_old = max(position - first_token, 0);
+  float& held_scale = side.scale[page * side.scale_page_stride + head];
+  const float old_scale = num_old > 0 ? held_scale : 0.f;
+  const float largest = largest_magnitude<Element>(p, side, first_token + num_old,
+                                                   num_tokens - num_old, head);  // and a barrier
+  const float scale = fmaxf(f8_growing_scale(largest), old_scale);
+  if (threadIdx.x == 0) held_scale = scale;
+  if (num_old > 0) {
+    grow_page<Element>(p, side, is_v, first_token, num_old, num_tokens, head, page, scale,
+                       old_scale);
+  } else if (is_v) {
+    write_values<Element>(p, first_token, num_tokens, head, page, scale);
+  } else {
+    write_keys<Element>(p, first_token, num_tokens, head, page, scale);
+  }
+}
+
 template <typename Element>
 __global__ __launch_bounds__(kQuantizeThreads) void quantize_q_kernel(const QuantizeQParams p) {
   const int eights = p.head_dim / 8;
@@ -167,6 +225,19 @@ void launch_quantize_kv(const QuantizeKvParams& params, bool is_bf16, int num_pa
     quantize_kv_kernel<__half><<<grid, kQuantizeThreads, 0, stream>>>(params);
   }
   check_cuda(cudaGetLastError(), "launching quantize_kv_kernel");
+}
+
+void launch_append_kv(const QuantizeKvParams& params, bool is_bf16, int num_kv_heads,
+                      cudaStream_t stream) {
+  // Rows that begin inside a page may reach one page more than they would fill.
+  const int num_pages = (params.kv_len + 2 * params.page_size - 2) / params.page_size;
+  const dim3 grid(static_cast<unsigned>(num_pages), static_cast<unsigned>(num_kv_heads), 2);
+  if (is_bf16) {
+    append_kv_kernel<__nv_bfloat16><<<grid, kQuantizeThreads, 0, stream>>>(params);
+  } else {
+    append_kv_kernel<__half><<<grid, kQuantizeThreads, 0, stream>>>(params);
+  }
+  check_cuda(cudaGetLastError(), "launching append_kv_kernel");
 }
 
 void launch_quantize_q(const QuantizeQParams& params, bool is_bf16, cudaStream_t stream) {

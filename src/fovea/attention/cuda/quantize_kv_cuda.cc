@@ -69,6 +69,25 @@ void quantize_kv_cuda(const KvView& from, const KvView& to, int64_t seq, int64_t
                            static_cast<int>(to.num_kv_heads()), cuda::stream_of(context));
 }
 
+void append_kv_cuda(const AppendKvTask& task, const Context& context) {
+  check_argument(is_gpu_type(task.k.dtype), "rows must be bf16 or f16, got {}", task.k.describe());
+  check_eights(task.k, "k");
+  check_eights(task.v, "v");
+  check_eights(task.to.k, "pages of k");
+  check_eights(task.to.v, "pages of v");
+  cuda::QuantizeKvParams params;
+  params.k = side_of(task.k, task.to.k, task.to.k_scale, false);
+  params.v = side_of(task.v, task.to.v, task.to.v_scale, false);
+  params.position = task.position;
+  params.to_page_table = task.to.page_table;
+  params.page_size = static_cast<int32_t>(task.to.page_size);
+  params.head_dim = static_cast<int32_t>(task.to.head_dim());
+  params.kv_len = static_cast<int32_t>(task.k.shape[0]);
+  const cuda::DeviceScope scope(context);
+  cuda::launch_append_kv(params, task.k.dtype == DType::kBF16,
+                         static_cast<int>(task.to.num_kv_heads()), cuda::stream_of(context));
+}
+
 void quantize_q_cuda(const TensorView& from, const TensorView& scale, const TensorView& to,
                      const Context& context) {
   check_quantize_q(from, scale, to, is_gpu_type(from.dtype));

@@ -2,6 +2,7 @@
 // only.
 #pragma once
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/attention/quantize_kv.h"
 
 namespace fovea {
@@ -13,5 +14,8 @@ void quantize_kv_cuda(const KvView& from, const KvView& to, int64_t seq, int64_t
                       int64_t kv_len, const Context& context);
 void quantize_q_cuda(const TensorView& from, const TensorView& scale, const TensorView& to,
                      const Context& context);
+
+/// append_kv() on a GPU; rows are bf16 or f16.
+void append_kv_cuda(const AppendKvTask& task, const Context& context);
 
 }  // namespace fovea

@@ -25,11 +25,12 @@ struct QuantizeKvParams {
   const int32_t* from_page_table = nullptr;  // of the sequence; null: contiguous
   int32_t from_page_size = 0;
   const int64_t* from_offset = nullptr;  // contiguous: row of the sequence's key 0
+  const int64_t* position = nullptr;     // contiguous, appending: the key that is row 0
   const int32_t* to_page_table = nullptr;
   int32_t page_size = 0;
   int32_t head_dim = 0;
-  int32_t first_page = 0;
-  int32_t kv_len = 0;
+  int32_t first_page = 0;  // not where appending
+  int32_t kv_len = 0;      // where appending: rows
 };
 
 struct QuantizeQParams {
@@ -45,6 +46,9 @@ struct QuantizeQParams {
 
 void launch_quantize_kv(const QuantizeKvParams& params, bool is_bf16, int num_pages,
                         int num_kv_heads, cudaStream_t stream);
+/// Appends rows, see append_kv(); pages have scales of their own.
+void launch_append_kv(const QuantizeKvParams& params, bool is_bf16, int num_kv_heads,
+                      cudaStream_t stream);
 void launch_quantize_q(const QuantizeQParams& params, bool is_bf16, cudaStream_t stream);
 
 }  // namespace fovea::cuda

@@ -1,16 +1,18 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "fovea/attention/cuda/join_pieces.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"
 #include "fovea/attention/cuda/split_kv.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 #include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
 namespace {
 
 constexpr int kPlanThreads = 1024;
-constexpr int kMaxPiecesAtOnce = 256;
 
 /// One CTA: exclusive sums of the rows' tiles, 1024 rows at a time.
 __global__ __launch_bounds__(kPlanThreads) void split_plan_kernel(const PrefillParams params,
@@ -24,11 +26,7 @@ __global__ __launch_bounds__(kPlanThreads) void split_plan_kernel(const PrefillP
     const int q_row = start + thread;
     int tiles = 0;
     if (q_row < params.total_q) {
-      const int seq = sequence_of_row(params, q_row);
-      const SequenceShape shape = sequence_shape(params, seq);
-      const int position = shape.first_position() + q_row - static_cast<int>(params.q_offsets[seq]);
-      const KvTileRange range = row_tile_range(shape, position, kv_tile_rows);
-      tiles = split_count(params, range);
+      tiles = tiles_of_row(params, q_row, kv_tile_rows);
     }
     int sum = tiles;
 #pragma unroll
@@ -59,22 +57,20 @@ __device__ int cta_of_tile(int64_t num_tiles, int64_t at, int num_ctas) {
   return cta;
 }
 
-/// One CTA per (query row, q head), a thread per column: weights pieces by their lse.
+/// One CTA per (query row, q head), a thread per column.
 template <typename Element>
-__global__ void combine_kernel(const PrefillParams params, int launched_ctas) {
-  __shared__ float weights[kMaxPiecesAtOnce];
+__global__ void combine_kernel(const PrefillParams params, int launched_ctas, int kv_tile_rows) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
   const auto q_row = static_cast<int>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
-  const auto thread = static_cast<int>(threadIdx.x);
-  const auto head_dim = static_cast<int>(blockDim.x);
   const int num_kv_heads = params.num_q_heads / params.group_size;
   const int kv_head = head / params.group_size;
-  const int in_group = head % params.group_size;
-  const int64_t num_tiles = int64_t{params.tile_offsets[params.total_q]} * num_kv_heads;
+  const auto tiles_before = [&](int row) { return tiles_before_row(params, row, kv_tile_rows); };
+  const int64_t num_tiles = int64_t{tiles_before(params.total_q)} * num_kv_heads;
   const int num_ctas = busy_ctas(num_tiles, launched_ctas);
-  const int tiles = params.tile_offsets[q_row + 1] - params.tile_offsets[q_row];
-  const int64_t unit_begin =
-      int64_t{params.tile_offsets[q_row]} * num_kv_heads + int64_t{kv_head} * tiles;
+  const int tiles = tiles_before(q_row + 1) - tiles_before(q_row);
+  const int64_t unit_begin = int64_t{tiles_before(q_row)} * num_kv_heads + int64_t{kv_head} * tiles;
   int first_cta = 0;
   int num_pieces = params.chunk_tiles > 0 ? tiles : 0;
   if (tiles > 0 && params.chunk_tiles == 0) {
@@ -83,44 +79,7 @@ __global__ void combine_kernel(const PrefillParams params, int launched_ctas) {
   }
   const int64_t first_piece =
       params.chunk_tiles > 0 ? unit_begin : first_cta + int64_t{q_row} * num_kv_heads + kv_head;
-  const auto index = [&](int piece) {
-    return (first_piece + piece) * params.group_size + in_group;
-  };
-
-  const float sink = params.sinks != nullptr ? params.sinks[head * params.sinks_stride] : -INFINITY;
-  float top = sink;
-  bool has_nan = false;
-  for (int piece = 0; piece < num_pieces; ++piece) {
-    const float lse = params.partial_lse[index(piece)];
-    has_nan |= isnan(lse);
-    top = fmaxf(top, lse);
-  }
-  float total = sink == -INFINITY ? 0.f : __expf(sink - top);
-  float out = 0.f;
-  for (int start = 0; start < num_pieces; start += kMaxPiecesAtOnce) {
-    const int count = min(num_pieces - start, kMaxPiecesAtOnce);
-    __syncthreads();
-    for (int piece = thread; piece < count; piece += head_dim) {
-      const float lse = params.partial_lse[index(start + piece)];
-      weights[piece] = lse == -INFINITY ? 0.f : __expf(lse - top);
-    }
-    __syncthreads();
-    for (int piece = 0; piece < count; ++piece) {
-      const float weight = weights[piece];
-      total += weight;
-      if (weight == 0.f) continue;
-      out = fmaf(weight, params.partial_out[index(start + piece) * head_dim + thread], out);
-    }
-  }
-  out = total == 0.f ? 0.f : out / total;
-  if (has_nan) out = total = NAN;
-  auto* to = static_cast<Element*>(params.out) + q_row * params.out_row_stride +
-             head * params.out_head_stride;
-  to[thread] = Element(out);
-  if (thread == 0 && params.lse != nullptr) {
-    params.lse[head * params.lse_head_stride + q_row * params.lse_row_stride] =
-        total == 0.f ? -INFINITY : top + __logf(total);
-  }
+  join_pieces<Element>(params, q_row, head, first_piece, num_pieces);
 }
 
 }  // namespace
@@ -132,14 +91,15 @@ void launch_split_plan(const PrefillParams& params, int kv_tile_rows, cudaStream
 }
 
 template <typename Element>
-void launch_split_combine(const PrefillParams& params, int head_dim, int num_ctas,
+void launch_split_combine(const PrefillParams& params, int head_dim, int num_ctas, int kv_tile_rows,
                           cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.total_q), static_cast<unsigned>(params.num_q_heads));
-  combine_kernel<Element><<<grid, static_cast<unsigned>(head_dim), 0, stream>>>(params, num_ctas);
-  check_cuda(cudaGetLastError(), "launching combine_kernel");
+  launch_overlapping(combine_kernel<Element>, grid, static_cast<unsigned>(head_dim), 0, stream,
+                     "launching combine_kernel", params, num_ctas, kv_tile_rows);
 }
 
-template void launch_split_combine<__nv_bfloat16>(const PrefillParams&, int, int, cudaStream_t);
-template void launch_split_combine<__half>(const PrefillParams&, int, int, cudaStream_t);
+template void launch_split_combine<__nv_bfloat16>(const PrefillParams&, int, int, int,
+                                                  cudaStream_t);
+template void launch_split_combine<__half>(const PrefillParams&, int, int, int, cudaStream_t);
 
 }  // namespace fovea::cuda

@@ -42,6 +42,20 @@ __device__ inline int split_count(const PrefillParams& params, const KvTileRange
   return params.chunk_tiles > 0 ? (tiles + params.chunk_tiles - 1) / params.chunk_tiles : tiles;
 }
 
+/// KV tiles, or chunks, of query row `q_row`, per KV head.
+__device__ inline int tiles_of_row(const PrefillParams& params, int q_row, int kv_tile_rows) {
+  const int seq = sequence_of_row(params, q_row);
+  const SequenceShape shape = sequence_shape(params, seq);
+  const int position = shape.first_position() + q_row - static_cast<int>(params.q_offsets[seq]);
+  return split_count(params, row_tile_range(shape, position, kv_tile_rows));
+}
+
+/// Those of the rows before `q_row`. A single row needs no plan.
+__device__ inline int tiles_before_row(const PrefillParams& params, int q_row, int kv_tile_rows) {
+  if (params.tile_offsets != nullptr) return params.tile_offsets[q_row];
+  return q_row == 0 ? 0 : tiles_of_row(params, 0, kv_tile_rows);
+}
+
 /// CTAs that get tiles: where there are fewer tiles than CTAs, each of the first gets one.
 __device__ inline int busy_ctas(int64_t num_tiles, int num_ctas) {
   return static_cast<int>(min(num_tiles, int64_t{num_ctas}));
@@ -58,16 +72,21 @@ __device__ void hand_out_pieces(const PrefillMaps& maps, const PrefillParams& pa
                                 PrefillShared<Traits>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int num_kv_heads = params.num_q_heads / params.group_size;
-  const int64_t num_tiles = int64_t{params.tile_offsets[params.total_q]} * num_kv_heads;
+  const auto tiles_before = [&](int q_row) {
+    return tiles_before_row(params, q_row, Traits::kKvTileRows);
+  };
+  const int64_t num_tiles = int64_t{tiles_before(params.total_q)} * num_kv_heads;
   const auto cta = static_cast<int>(blockIdx.x);
   const int num_ctas = busy_ctas(num_tiles, static_cast<int>(gridDim.x));
   int64_t at = cta < num_ctas ? first_tile_of_cta(num_tiles, cta, num_ctas) : 0;
   const int64_t end = cta < num_ctas ? first_tile_of_cta(num_tiles, cta + 1, num_ctas) : 0;
   RingPosition<Traits::kQSlots> slot;
   while (at < end) {
-    const int q_row = last_at_most(params.tile_offsets, params.total_q, at / num_kv_heads);
-    const int64_t row_begin = int64_t{params.tile_offsets[q_row]} * num_kv_heads;
-    const int tiles = params.tile_offsets[q_row + 1] - params.tile_offsets[q_row];
+    const int q_row = params.tile_offsets == nullptr
+                          ? 0
+                          : last_at_most(params.tile_offsets, params.total_q, at / num_kv_heads);
+    const int64_t row_begin = int64_t{tiles_before(q_row)} * num_kv_heads;
+    const int tiles = tiles_before(q_row + 1) - tiles_before(q_row);
     const auto kv_head = static_cast<int>((at - row_begin) / tiles);
     const int64_t unit_begin = row_begin + int64_t{kv_head} * tiles;
     const auto from = static_cast<int>(at - unit_begin);

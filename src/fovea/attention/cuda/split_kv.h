@@ -20,12 +20,12 @@ constexpr int64_t max_chunks(int64_t max_tiles, int64_t total_q, int64_t num_kv_
   return (max_tiles + kChunkTiles - 1) / kChunkTiles * total_q * num_kv_heads;
 }
 
-/// Fills params.tile_offsets for tiles of `kv_tile_rows`.
+/// Fills params.tile_offsets for tiles of `kv_tile_rows`; a single row needs no offsets (null).
 void launch_split_plan(const PrefillParams& params, int kv_tile_rows, cudaStream_t stream);
 
 /// Joins the pieces of a launch of `num_ctas` into params.out and params.lse.
 template <typename Element>
-void launch_split_combine(const PrefillParams& params, int head_dim, int num_ctas,
+void launch_split_combine(const PrefillParams& params, int head_dim, int num_ctas, int kv_tile_rows,
                           cudaStream_t stream);
 
 }  // namespace fovea::cuda

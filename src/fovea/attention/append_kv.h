@@ -1,0 +1,43 @@
+// A cache of keys and values in f8e4m3 that grows row by row.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "fovea/attention/kv_view.h"
+#include "fovea/attention/quantize_kv.h"
+#include "fovea/base/context.h"
+#include "fovea/tensor/tensor.h"
+
+namespace fovea {
+
+/// The least power of two, as a scale, under which the largest magnitude of a page does not
+/// saturate. What was rounded under it needs no second rounding when the page grows and the scale
+/// with it, except for subnormals; and a code times it is exact in bf16.
+constexpr float f8_growing_scale(float largest) {
+  const auto bits = std::bit_cast<uint32_t>(f8_page_scale(largest));
+  return std::bit_cast<float>((bits + 0x7fffffu) & 0x7f800000u);
+}
+
+/// Rows that follow what the pages of a sequence hold.
+struct AppendKvTask {
+  TensorView k, v;  // [rows, num_kv_heads, head_dim], f32 or bf16, any strides but the last: 1
+  /// Of the first row; memory of the device, as is the page table. Tokens before it are in the
+  /// pages.
+  const int64_t* position = nullptr;
+  /// Where to: with a scale for each page and head. k and v are f8e4m3 (see KvView) on a GPU, where
+  /// pages have a multiple of 128 tokens; on the CPU of the type of the rows, and hold the numbers
+  /// that such codes mean.
+  KvView to;
+};
+
+/// Rounds the rows to E4M3 and writes them with their scales; tokens that a page held are kept,
+/// under a new scale where the old one has become too small. NaN stays NaN, Inf becomes +-448 times
+/// the scale. Throws kInvalidArgument on shapes that do not fit.
+void append_kv(const AppendKvTask& task, const Context& context);
+
+/// Queries for such keys: `to` is f8e4m3 on a GPU, of the type of `from` on the CPU. No scale: what
+/// is beyond 448 saturates. Throws kInvalidArgument on shapes that do not fit.
+void round_queries(const TensorView& from, const TensorView& to, const Context& context);
+
+}  // namespace fovea
