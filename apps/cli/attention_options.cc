@@ -117,10 +117,23 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
              "Whether blocks that are not read are seen through their means");
   add_choice(command, "--decode", options.sparse_decode, "dense", false, "sparse", true,
              "Whether the answer's tokens read everything, or the selector's blocks too");
+  command
+      .add_option_function<std::string>(
+          "--kv-cache-dtype",
+          [&options](const std::string& word) {
+            check_argument(word == "auto" || word == "f8",
+                           "--kv-cache-dtype must be auto or f8, not \"{}\"", word);
+            options.f8_kv = word == "f8";
+          },
+          "Type of keys and values in memory: the model's, or E4M3 with a scale for each page and "
+          "head")
+      ->default_str("auto")
+      ->type_name("auto|f8");
 }
 
 AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options) {
   AttentionSettings settings;
+  settings.f8_kv = options.f8_kv;
   if (name == "dense") return settings;
   const MethodName parsed = parse_method_name(name);
   settings.selector = options.selector;

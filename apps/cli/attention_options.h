@@ -19,6 +19,7 @@ struct AttentionOptions {
   std::optional<float> density;  // none: the method's own
   bool periphery = false;
   bool sparse_decode = false;
+  bool f8_kv = false;
   int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };
 

@@ -2,15 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <thread>
 
 #include "fovea/base/error.h"
 #include "fovea/engine/kv_cache.h"
+#include "fovea/engine/memory_plan.h"
 #include "fovea/engine/page_key.h"
 #include "fovea/engine/session.h"
 #include "fovea/tensor/device_memory.h"
+#include "fovea/tokenizer/tokenizer.h"
 #include "tests/support/relative_error.h"
 
 namespace fovea {
@@ -196,6 +202,150 @@ TEST_F(EngineOnGpu, ARaisedFlagEndsAPrefillAndTheSessionGoesOn) {
   Session fresh(on_gpu());
   const std::vector<float> want = copy(fresh.prefill(tokens));
   EXPECT_LT(relative_error(session.prefill(tokens, options), want), 1e-6);
+}
+
+TEST_F(EngineOnGpu, F8KeysAndValuesAreTheCpus) {
+  std::vector<int32_t> tokens(1500);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * i % 251);
+  const auto gpu_model = Model::synthetic("Test-D128", 5, {.device = kGpu, .progress = {}});
+  const auto cpu_model =
+      Model::synthetic("Test-D128", 5, {.compute = ComputeType::kF32, .progress = {}});
+  for (SessionOptions options : {SessionOptions{}, sparse_options(SelectorMethod::kRescue, 0.3f),
+                                 sparse_options(SelectorMethod::kWitness, 0.3f)}) {
+    options.attention.f8_kv = true;
+    Session cpu(cpu_model, options);
+    Session gpu(gpu_model, options);
+    const std::vector<float> want = copy(cpu.prefill(tokens));
+    EXPECT_LT(relative_error(gpu.prefill(tokens), want), 0.05);
+    EXPECT_NEAR(gpu.report().density(), cpu.report().density(), 1e-3);
+    EXPECT_LT(gpu.report().kv_bytes, cpu.report().kv_bytes);
+    for (int32_t token = 0; token < 40; ++token) {  // over the border of a page
+      const std::vector<float> next = copy(cpu.decode(token));
+      EXPECT_LT(relative_error(gpu.decode(token), next), 0.05) << token;
+    }
+  }
+}
+
+TEST_F(EngineOnGpu, F8NeedsWhatItsKernelsHave) {
+  SessionOptions options;
+  options.attention.f8_kv = true;
+  try {
+    Session session(Model::synthetic("Test-1M", 0, {.device = kGpu, .progress = {}}), options);
+    FAIL() << "heads of 64 in f8";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("need head_dim 128 (the model has 64)"));
+  }
+}
+
+/// A model of real weights that FOVEA_TEST_MODEL names, too large to be carried by the project:
+///
+///     FOVEA_TEST_MODEL=SmolLM2-135M.gguf engine_gpu_test --gtest_filter=*RealWeights*
+class RealWeightsOnGpu : public EngineOnGpu {
+ protected:
+  void SetUp() override {
+    EngineOnGpu::SetUp();
+    if (IsSkipped()) return;
+    const char* path = std::getenv("FOVEA_TEST_MODEL");
+    if (path == nullptr) GTEST_SKIP() << "FOVEA_TEST_MODEL names no model";
+    gpu_ = Model::load(path, {.device = kGpu, .progress = {}});
+    cpu_ = Model::load(path, {.compute = ComputeType::kF32, .progress = {}});
+    std::ifstream file("docs/kernels.md");
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    tokens_ = cpu_->tokenizer().encode(text);
+    ASSERT_GT(tokens_.size(), 3000u);
+    tokens_.resize(3000);
+  }
+  std::shared_ptr<const Model> gpu_, cpu_;
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(RealWeightsOnGpu, LogitsAndGreedyTextAreTheCpus) {
+  constexpr double kMargin = 0.25;  // logits that bf16 may exchange
+  for (const SessionOptions& options :
+       {SessionOptions{}, sparse_options(SelectorMethod::kRescue, 0.3f),
+        sparse_options(SelectorMethod::kWitness, 0.3f)}) {
+    Session cpu(cpu_, options);
+    Session gpu(gpu_, options);
+    std::vector<float> want = copy(cpu.prefill(tokens_));
+    std::vector<float> got = copy(gpu.prefill(tokens_));
+    for (int i = 0; i < 32; ++i) {
+      EXPECT_LT(relative_error(got, want), 0.05) << "token " << i;
+      const auto best = std::max_element(want.begin(), want.end());
+      const auto chosen = std::max_element(got.begin(), got.end()) - got.begin();
+      EXPECT_LT(*best - want[static_cast<size_t>(chosen)], kMargin) << "token " << i;
+      const auto token = static_cast<int32_t>(best - want.begin());
+      want = copy(cpu.decode(token));
+      got = copy(gpu.decode(token));
+    }
+  }
+}
+
+TEST_F(RealWeightsOnGpu, ChunkSizeChangesNoSelection) {
+  std::vector<double> first_density;
+  std::vector<float> first_logits;
+  for (const int64_t chunk_size : {0, 512, 1024}) {
+    SessionOptions options = sparse_options(SelectorMethod::kRescue, 0);
+    options.chunk_size = chunk_size;
+    Session session(gpu_, options);
+    const std::vector<float> logits = copy(session.prefill(tokens_));
+    if (first_density.empty()) {
+      first_density = session.report().head_density;
+      first_logits = logits;
+    }
+    EXPECT_EQ(session.report().head_density, first_density) << chunk_size;
+    EXPECT_LT(relative_error(logits, first_logits), 0.01) << chunk_size;
+  }
+}
+
+TEST_F(EngineOnGpu, WhatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
+  const auto refusal = [&](SessionOptions options) -> std::string {
+    try {
+      Session session(on_gpu(), options);
+      session.prefill(made_up_tokens(3000));
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      return error.what();
+    }
+  };
+  SessionOptions options = sparse_options(SelectorMethod::kWitness, 0.2f);
+  options.max_len = 4096;
+  const int64_t free_before = device_memory(kGpu).free_bytes;
+  options.memory_limit = int64_t{1} << 20;
+  EXPECT_THAT(refusal(options),
+              testing::AllOf(HasSubstr("a session of 4096 tokens in chunks of 4096 needs "),
+                             HasSubstr("K and V "), HasSubstr("scratch "), HasSubstr("selection "),
+                             HasSubstr(", GPU 0 has 1 MiB free; try ")));
+  EXPECT_EQ(device_memory(kGpu).free_bytes, free_before);
+  options.memory_limit = int64_t{1} << 30;
+  EXPECT_EQ(refusal(options), "");
+}
+
+TEST_F(EngineOnGpu, ASessionTakesNoMoreThanPlanned) {
+  for (const char* name : {"Test-1M", "Test-MoE"}) {
+    for (const bool f8_weights : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name << (f8_weights ? " f8" : ""));
+      const auto model =
+          Model::synthetic(name, 5, {.f8_weights = f8_weights, .device = kGpu, .progress = {}});
+      SessionOptions options = sparse_options(SelectorMethod::kRescue, 0.1f);
+      options.max_len = 65536;
+      options.chunk_size = 32768;
+      const MemoryPlan plan =
+          plan_memory({.config = &model->config(),
+                       .compute_dtype = model->compute_dtype(),
+                       .weight_dtype = model->weight_dtype(),
+                       .context = model->context(),
+                       .cache = kv_cache_shape(*model, options.attention, options.max_len),
+                       .attention = options.attention,
+                       .max_len = options.max_len,
+                       .chunk_rows = options.chunk_size});
+      const int64_t free_before = device_memory(kGpu).free_bytes;
+      Session session(model, options);
+      session.prefill(std::vector<int32_t>(65536, 65));
+      EXPECT_LE(free_before - device_memory(kGpu).free_bytes, plan.total());
+    }
+  }
 }
 
 TEST_F(EngineOnGpu, ScoresAreTheCpus) {

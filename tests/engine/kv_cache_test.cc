@@ -24,7 +24,7 @@ TEST(KvCache, CountsItsBytes) {
   const KvCache cache = small_cache(3);
   EXPECT_EQ(cache.page_kv_bytes(), 2 * 2 * 1 * 2 * 4 * 4);
   EXPECT_EQ(cache.page_stats_bytes(), 0);
-  EXPECT_EQ(cache.k(1).describe(), "f32[3, 1, 2, 4]");
+  EXPECT_EQ(cache.kv(1).k.describe(), "f32[3, 1, 2, 4]");
 }
 
 TEST(KvCache, HandsOutEachPageOnceAndSaysWhenThereIsNone) {

@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/engine/kv_cache.h"
+#include "fovea/engine/memory_plan.h"
 #include "fovea/engine/page_key.h"
 #include "fovea/engine/session.h"
 #include "tests/engine/made_up_model.h"
@@ -55,10 +56,47 @@ TEST(Memory, APromptWhoseKvDoesNotFitIsRefusedBeforeItIsRead) {
   prefill.progress = [&](double) { ++num_steps; };
   const std::vector<int32_t> tokens(static_cast<size_t>(num_tokens), 1);
   EXPECT_THAT(out_of_memory([&] { session.prefill(tokens, prefill); }),
-              AllOf(HasSubstr("KV of a prompt of " + std::to_string(num_tokens) + " tokens needs "),
-                    HasSubstr("try a shorter prompt")));
+              AllOf(HasSubstr("a prompt of " + std::to_string(num_tokens) + " tokens needs "),
+                    HasSubstr("(K and V "), HasSubstr("try fewer tokens")));
   EXPECT_EQ(num_steps, 0);
   EXPECT_EQ(session.length(), 0);
+}
+
+TEST(Memory, ALimitIsKeptAndWhatIsPlannedIsWhatIsTaken) {
+  const auto model = Model::load("models/needle_7m", {.progress = {}});
+  const std::vector<int32_t> tokens(1024, 1);
+  SessionOptions options;
+  options.chunk_size = 512;
+  options.max_len = 2048;
+  SelectorSettings selector;
+  selector.method = SelectorMethod::kWitness;
+  options.attention.selector = selector;
+  options.attention.min_sparse_len = 0;
+  Session free(model, options);
+  free.prefill(tokens);
+  const PrefillReport taken = free.report();
+  KvCacheShape shape = kv_cache_shape(*model, options.attention, 1024);
+  const MemoryPlan plan = plan_memory({.config = &model->config(),
+                                       .compute_dtype = model->compute_dtype(),
+                                       .weight_dtype = model->weight_dtype(),
+                                       .context = model->context(),
+                                       .cache = shape,
+                                       .attention = options.attention,
+                                       .max_len = 2048,
+                                       .chunk_rows = 512});
+  EXPECT_EQ(plan.kv, taken.kv_bytes);
+  EXPECT_EQ(plan.statistics, taken.stats_bytes);
+  EXPECT_EQ(plan.chunk, taken.activation_bytes);
+
+  options.memory_limit = plan.total();
+  Session enough(model, options);
+  EXPECT_NO_THROW(enough.prefill(tokens));
+  options.memory_limit = plan.total() - 1;
+  Session little(model, options);
+  EXPECT_THAT(out_of_memory([&] { little.prefill(tokens); }),
+              AllOf(HasSubstr("a prompt of 1024 tokens needs "), HasSubstr("statistics "),
+                    HasSubstr("a chunk's buffers "), HasSubstr("smaller chunk size")));
+  EXPECT_EQ(little.length(), 0);
 }
 
 TEST(Memory, AModelThatDoesNotFitIsRefusedBeforeItIsRead) {

@@ -65,7 +65,8 @@ std::string error_of(Body body) {
 std::string kv_bytes(const KvCache& cache, int64_t num_pages) {
   std::string bytes;
   for (int64_t layer = 0; layer < cache.shape().num_layers; ++layer) {
-    for (const TensorView* view : {&cache.k(layer), &cache.v(layer)}) {
+    const KvView kv = cache.kv(layer);
+    for (const TensorView* view : {&kv.k, &kv.v}) {
       bytes.append(view->as<char>(),
                    static_cast<size_t>(num_pages * view->stride[0] * dtype_bytes(view->dtype)));
     }
@@ -411,6 +412,72 @@ TEST(Session, SparseDecodeReadsTheShareAskedFor) {
   aside.prefill(made_up_tokens(5000, 7));
   aside.decode(5);
   EXPECT_EQ(aside.decode_density(), 1);
+}
+
+SessionOptions f8_options(SessionOptions options = {}) {
+  options.attention.f8_kv = true;
+  return options;
+}
+
+TEST(F8Kv, AnswersAlmostAsTheModelsOwnType) {
+  const std::vector<int32_t> tokens = made_up_tokens(1500);
+  for (const SessionOptions& options :
+       {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f)}) {
+    Session whole(needle(ComputeType::kF32), options);
+    Session rounded(needle(ComputeType::kF32), f8_options(options));
+    const std::vector<float> want = copy(whole.prefill(tokens));
+    const double error = relative_error(rounded.prefill(tokens), want);
+    EXPECT_GT(error, 1e-4);
+    EXPECT_LT(error, 0.15);
+    EXPECT_NEAR(rounded.report().density(), whole.report().density(), 0.01);
+  }
+}
+
+TEST(F8Kv, NeitherChunksNorDecodeChangeWhatIsHeld) {
+  const std::vector<int32_t> tokens = made_up_tokens(700);
+  const auto model = needle(ComputeType::kF32);
+  std::string first_bytes;
+  std::vector<float> want;
+  for (const int64_t chunk_size : {1024, 128, 256}) {
+    SessionOptions options = f8_options();
+    options.chunk_size = chunk_size;
+    options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 700));
+    Session session(model, options);
+    const std::vector<float> logits = copy(session.prefill(tokens));
+    const std::string bytes = kv_bytes(*options.cache, 5);
+    if (want.empty()) {
+      first_bytes = bytes;
+      want = logits;
+    }
+    EXPECT_TRUE(bytes == first_bytes) << chunk_size;
+    // The last rows' own last bits may turn a code.
+    EXPECT_LT(relative_error(logits, want), 0.01) << chunk_size;
+  }
+  // A page's scale grows token by token; codes of small numbers may be rounded twice.
+  Session stepwise(model, f8_options());
+  stepwise.prefill(std::span(tokens).first(650));
+  std::vector<float> got;
+  for (size_t i = 650; i < tokens.size(); ++i) got = copy(stepwise.decode(tokens[i]));
+  EXPECT_LT(relative_error(got, want), 0.1);
+}
+
+TEST(F8Kv, PagesOfTheTwoTypesDoNotMix) {
+  const auto model = needle();
+  SessionOptions options = f8_options();
+  options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 1024));
+  const std::vector<int32_t> tokens = made_up_tokens(400);
+  Session first(model, options);
+  const std::vector<float> want = copy(first.prefill(tokens));
+  first.reset();
+  Session second(model, options);
+  // Few rows come by other products; what that does to their last bits may turn a code.
+  EXPECT_LT(relative_error(second.prefill(tokens), want), 0.05);
+  EXPECT_EQ(second.report().num_cached_tokens, 384);
+  options.attention.f8_kv = false;
+  EXPECT_THAT(error_of([&] { Session other(model, options); }),
+              testing::HasSubstr("the cache holds f8e4m3"));
+  EXPECT_NE(root_page_key(*model, options.attention, false),
+            root_page_key(*model, f8_options().attention, false));
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ TEST(Budget, ReachesTheDensityAndNeverDependsOnLength) {
       const int32_t count = longest[static_cast<size_t>(i)];
       EXPECT_GE(count, std::min<int64_t>(3, i + 1));
       EXPECT_LE(count, i + 1);
+      EXPECT_LE(count, most_kept_blocks(settings, i + 1));
       kept += count;
       if (i >= 511) {
         const double causal = static_cast<double>((i + 1) * (i + 2)) / 2;

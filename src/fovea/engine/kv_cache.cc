@@ -18,16 +18,22 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   check_argument(shape.page_size > 0, "page_size must be positive, got {}", shape.page_size);
   check_argument(shape.num_pages > 0, "num_pages must be positive, got {}", shape.num_pages);
   if (shape.device.type != DeviceType::kCpu) {
-    check_memory(checked_mul(page_kv_bytes(), shape.num_pages, "bytes of a KV cache"),
-                 fmt::format("KV of {} tokens", shape.num_pages * shape.page_size), "fewer tokens",
-                 shape.device);
+    check_memory(
+        checked_mul(page_kv_bytes() + page_stats_bytes(), shape.num_pages, "bytes of a KV cache"),
+        fmt::format("KV of {} tokens", shape.num_pages * shape.page_size), "fewer tokens",
+        shape.device);
   }
   for (int64_t i = 0; i < shape.num_layers; ++i) {
     Layer& layer = layers_.emplace_back();
-    for (Tensor* tensor : {&layer.k, &layer.v}) {
-      *tensor = Tensor(shape.dtype,
-                       {shape.num_pages, shape.num_kv_heads, shape.page_size, shape.head_dim},
-                       shape.device);
+    const std::initializer_list<int64_t> upright = {shape.num_pages, shape.num_kv_heads,
+                                                    shape.page_size, shape.head_dim};
+    const std::initializer_list<int64_t> turned = {shape.num_pages, shape.num_kv_heads,
+                                                   shape.head_dim, shape.page_size};
+    layer.k = Tensor(shape.element(), upright, shape.device);
+    layer.v = Tensor(shape.element(), shape.holds_codes() ? turned : upright, shape.device);
+    if (shape.f8) {
+      layer.k_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
+      layer.v_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
     }
     if (shape.with_stats) {
       layer.stats = BlockStats(shape.dtype, shape.num_pages, shape.num_kv_heads, shape.head_dim,
@@ -39,20 +45,33 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   std::iota(free_.rbegin(), free_.rend(), 0);  // page 0 is handed out first
 }
 
-int64_t KvCache::page_kv_bytes() const {
-  return 2 * shape_.num_layers * shape_.num_kv_heads * shape_.page_size * shape_.head_dim *
-         dtype_bytes(shape_.dtype);
+int64_t kv_page_bytes(const KvCacheShape& shape) {
+  const int64_t head_bytes = shape.page_size * shape.head_dim * dtype_bytes(shape.element()) +
+                             (shape.f8 ? dtype_bytes(DType::kF32) : 0);
+  return 2 * shape.num_layers * shape.num_kv_heads * head_bytes;
 }
 
-int64_t KvCache::page_stats_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += layer.stats.size_bytes();
-  return bytes / shape_.num_pages;
+int64_t stats_page_bytes(const KvCacheShape& shape) {
+  if (!shape.with_stats) return 0;
+  return shape.num_layers *
+         block_stats_bytes(shape.dtype, shape.num_kv_heads, shape.head_dim, shape.num_witnesses);
 }
 
-int64_t KvCache::growth_bytes(int64_t num_pages) const {
-  if (shape_.device.type != DeviceType::kCpu) return 0;
-  return num_pages * (page_kv_bytes() + page_stats_bytes());
+KvView KvCache::kv(int64_t layer) const {
+  KvView view = f8_pages(layer);
+  if (!shape_.holds_codes()) view.k_scale = view.v_scale = {};
+  return view;
+}
+
+KvView KvCache::f8_pages(int64_t layer) const {
+  const Layer& pages = layers_[static_cast<size_t>(layer)];
+  KvView view;
+  view.k = pages.k.view();
+  view.v = pages.v.view();
+  view.page_size = shape_.page_size;
+  view.k_scale = pages.k_scale.view();
+  view.v_scale = pages.v_scale.view();
+  return view;
 }
 
 int64_t KvCache::num_available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }

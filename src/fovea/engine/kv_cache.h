@@ -16,7 +16,7 @@ namespace fovea {
 
 struct KvCacheShape {
   Device device = {};
-  DType dtype = DType::kBF16;
+  DType dtype = DType::kBF16;  // of K, V and statistics
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
@@ -24,7 +24,18 @@ struct KvCacheShape {
   int64_t num_pages = 0;
   int64_t num_witnesses = 0;
   bool with_stats = false;  // dense sequences need none
+  /// K and V are E4M3 with a scale for each page and head: codes on a GPU; on the CPU the numbers
+  /// that the codes mean, as `dtype`. See attention/append_kv.h.
+  bool f8 = false;
+
+  bool holds_codes() const { return f8 && device.type != DeviceType::kCpu; }
+  /// Of K and V.
+  DType element() const { return holds_codes() ? DType::kF8E4M3 : dtype; }
 };
+
+/// Bytes that one page of such a cache takes in all layers: of K and V, and of statistics.
+int64_t kv_page_bytes(const KvCacheShape& shape);
+int64_t stats_page_bytes(const KvCacheShape& shape);
 
 /// A page holds page_size tokens of all layers. Pages have owners counted; a page without owners
 /// that was published stays findable until its memory is needed, the longest unused first.
@@ -37,18 +48,17 @@ class KvCache {
   explicit KvCache(const KvCacheShape& shape);
 
   const KvCacheShape& shape() const { return shape_; }
-  const TensorView& k(int64_t layer) const { return layers_[static_cast<size_t>(layer)].k.view(); }
-  const TensorView& v(int64_t layer) const { return layers_[static_cast<size_t>(layer)].v.view(); }
+  /// K and V of `layer`, for attention, without a page table; with the scales of codes.
+  KvView kv(int64_t layer) const;
+  /// The same with scales, for append_kv(); of an f8 cache.
+  KvView f8_pages(int64_t layer) const;
   /// Statistics beside the pages of `layer`; empty views without with_stats.
   const BlockStatsView& stats(int64_t layer) const {
     return layers_[static_cast<size_t>(layer)].stats.view();
   }
 
-  /// Bytes of K and V, and of statistics, that one page takes in all layers.
-  int64_t page_kv_bytes() const;
-  int64_t page_stats_bytes() const;
-  /// Bytes of memory that the first writing of `num_pages` pages takes.
-  int64_t growth_bytes(int64_t num_pages) const;
+  int64_t page_kv_bytes() const { return kv_page_bytes(shape_); }
+  int64_t page_stats_bytes() const { return stats_page_bytes(shape_); }
 
   /// Pages that acquire() can still hand out.
   int64_t num_available() const;
@@ -65,7 +75,8 @@ class KvCache {
 
  private:
   struct Layer {
-    Tensor k, v;  // [num_pages, num_kv_heads, page_size, head_dim]
+    Tensor k, v;  // [num_pages, num_kv_heads, page_size, head_dim]; V of codes is turned
+    Tensor k_scale, v_scale;  // f32 [num_pages, num_kv_heads], f8 only
     BlockStats stats;
   };
   struct Page {

@@ -38,6 +38,11 @@ int64_t group_available() {
 
 int64_t available_memory_bytes() { return std::min(system_available(), group_available()); }
 
+int64_t free_memory_bytes(Device device) {
+  return device.type == DeviceType::kCpu ? available_memory_bytes()
+                                         : device_memory(device).free_bytes;
+}
+
 std::string memory_text(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (value >= 0x1p30) return fmt::format("{:.1f} GiB", value / 0x1p30);
@@ -48,7 +53,7 @@ std::string memory_text(int64_t bytes) {
 void check_memory(int64_t bytes, const std::string& what, const std::string& advice,
                   Device device) {
   const bool is_cpu = device.type == DeviceType::kCpu;
-  const int64_t available = is_cpu ? available_memory_bytes() : device_memory(device).free_bytes;
+  const int64_t available = free_memory_bytes(device);
   if (bytes > available) {
     fail(ErrorCode::kOutOfMemory, "{} needs {} of memory, {} has {} free; try {}", what,
          memory_text(bytes), is_cpu ? "the machine" : fmt::format("GPU {}", device.index),

@@ -12,6 +12,9 @@ namespace fovea {
 /// process's control group leaves, whichever is less. int64's maximum when the system does not say.
 int64_t available_memory_bytes();
 
+/// The same of any device: what a GPU says is free.
+int64_t free_memory_bytes(Device device);
+
 /// "1.5 GiB", "300 MiB", "12 KiB".
 std::string memory_text(int64_t bytes);
 

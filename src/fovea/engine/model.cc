@@ -88,7 +88,7 @@ std::shared_ptr<Model> Model::prepare(const std::string& path, const ModelOption
 
 void Model::check_room(DType weight_dtype) const {
   const bool is_wide = compute_dtype_ == DType::kF32 && matmul_is_native(DType::kBF16);
-  check_memory(estimate_weight_bytes(*config_, compute_dtype_, weight_dtype, context_.device),
+  check_memory(estimate_loading_bytes(*config_, compute_dtype_, weight_dtype, context_.device),
                fmt::format("{} in {}", path_, dtype_name(weight_dtype)),
                is_wide ? "bf16 or a smaller model" : "a smaller model", context_.device);
 }

@@ -6,7 +6,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/engine/kv_cache.h"
-#include "fovea/engine/memory.h"
+#include "fovea/engine/memory_plan.h"
 #include "fovea/engine/page_key.h"
 #include "fovea/engine/step_observer.h"
 #include "fovea/engine/transformer.h"
@@ -48,6 +48,10 @@ struct Session::Impl {
   void truncate(int64_t new_length);
   void check_tokens(std::span<const int32_t> more) const;
   void grow_pages(int64_t new_length);
+  /// What the buffers of steps of `rows` take, and with them the pages of `cache_shape`.
+  MemoryPlan plan(const KvCacheShape& cache_shape, int64_t rows) const;
+  /// Throws unless the prompt's pages and buffers fit, where they are not there yet.
+  void check_prompt_memory(int64_t new_length, int64_t rows) const;
   /// Runs a step that appends `more`: the text grows by it, pages that selected have statistics.
   void forward(ForwardStep step, bool is_decode, StepClock::time_point start);
   int64_t reuse_prefix(std::span<const int32_t> prompt, int64_t least_new, bool sparse);
@@ -98,6 +102,13 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   chunk_size = ceil_div(std::min(asked, max_len), block_size) * block_size;
 
   KvCacheShape shape = kv_cache_shape(*model, options.attention, max_len);
+  if (shape.holds_codes() &&
+      (shape.head_dim != 128 || block_size % 128 != 0 || options.attention.periphery)) {
+    fail(ErrorCode::kUnsupported,
+         "K and V in f8e4m3 on a GPU need head_dim 128 (the model has {}), blocks of a multiple of "
+         "128 (got {}) and no periphery",
+         shape.head_dim, block_size);
+  }
   if (options.cache != nullptr) {
     cache = options.cache;
     const KvCacheShape& given = cache->shape();
@@ -105,13 +116,44 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
                        given.num_layers == shape.num_layers &&
                        given.num_kv_heads == shape.num_kv_heads && given.head_dim == shape.head_dim,
                    "the cache is of another model");
+    check_argument(given.f8 == shape.f8, "the cache holds {}, the session wants {}",
+                   given.f8 ? "f8e4m3" : dtype_name(given.dtype),
+                   shape.f8 ? "f8e4m3" : dtype_name(shape.dtype));
     check_argument(given.page_size == block_size, "the cache has pages of {}, the selector {}",
                    given.page_size, block_size);
     check_argument(!selector || (given.with_stats && given.num_witnesses >= shape.num_witnesses),
                    "the cache lacks statistics that the selector needs");
   } else {
+    if (shape.device.type != DeviceType::kCpu) {
+      check_plan(plan(shape, std::min(chunk_size, max_len)),
+                 fmt::format("a session of {} tokens in chunks of {}", max_len, chunk_size),
+                 shape.device, options.memory_limit);
+    }
     cache = std::make_shared<KvCache>(shape);
   }
+}
+
+MemoryPlan Session::Impl::plan(const KvCacheShape& cache_shape, int64_t rows) const {
+  return plan_memory({.config = &config(),
+                      .compute_dtype = model->compute_dtype(),
+                      .weight_dtype = model->weight_dtype(),
+                      .context = model->context(),
+                      .cache = cache_shape,
+                      .attention = options.attention,
+                      .max_len = max_len,
+                      .chunk_rows = rows});
+}
+
+void Session::Impl::check_prompt_memory(int64_t new_length, int64_t rows) const {
+  const bool has_buffers = transformer != nullptr && transformer->max_rows() >= rows;
+  KvCacheShape more = cache->shape();  // pages that take memory when they are first written
+  more.num_pages = more.device.type == DeviceType::kCpu
+                       ? ceil_div(new_length, page_size()) - static_cast<int64_t>(page_table.size())
+                       : 0;
+  MemoryPlan needed = plan(more, rows);
+  if (has_buffers) needed.chunk = needed.scratch = needed.selection = 0;
+  check_plan(needed, fmt::format("a prompt of {} tokens", new_length), more.device,
+             options.memory_limit);
 }
 
 void Session::Impl::truncate(int64_t new_length) {
@@ -235,13 +277,11 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
   const bool pure = start_length == 0;  // pages of a continued text are not published
   const int64_t num_cached = reuse_prefix(prompt, least_new, sparse);
   try {
-    const int64_t step_bytes =
-        cache->growth_bytes(ceil_div(end, page_size()) - static_cast<int64_t>(page_table.size()));
-    check_memory(step_bytes, fmt::format("KV of a prompt of {} tokens", end), "a shorter prompt");
-    grow_pages(end);
     const int64_t max_rows = std::min(chunk_size, end - length());
+    check_prompt_memory(end, max_rows);
+    grow_pages(end);
     if (transformer == nullptr || transformer->max_rows() < max_rows) {
-      transformer = std::make_unique<Transformer>(*model, max_rows);
+      transformer = std::make_unique<Transformer>(*model, max_rows, options.attention.f8_kv);
     }
     transformer->reset_report();
 
@@ -351,8 +391,9 @@ std::span<const float> Session::decode(int32_t token) {
   impl.check_tokens(tokens);
   const int64_t position = impl.length();
   impl.grow_pages(position + 1);
-  if (impl.transformer == nullptr) impl.transformer = std::make_unique<Transformer>(*impl.model, 1);
-  impl.logits.resize(static_cast<size_t>(impl.config().vocab_size));
+  if (impl.transformer == nullptr) {
+    impl.transformer = std::make_unique<Transformer>(*impl.model, 1, impl.options.attention.f8_kv);
+  }
   try {
     ForwardStep step;
     step.tokens = tokens;
@@ -366,12 +407,11 @@ std::span<const float> Session::decode(int32_t token) {
       step.periphery = impl.options.attention.periphery;
     }
     impl.forward(step, true, start);
-    impl.transformer->logits(0, 1, impl.logits.data());
   } catch (...) {
     impl.truncate(position);
     throw;
   }
-  return impl.logits;
+  return impl.transformer->decode_logits();
 }
 
 std::vector<TokenScore> Session::score(std::span<const int32_t> tokens,

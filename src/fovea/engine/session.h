@@ -27,6 +27,10 @@ struct AttentionSettings {
   /// -1 for the length at which the two were measured to cost the same. The selector's own
   /// min_sparse_len counts as well.
   int64_t min_sparse_len = -1;
+  /// Keys and values are kept, and queries read, as E4M3: K and V with a scale for each page and
+  /// head. A GPU then multiplies in f8e4m3; the CPU computes with the same rounded numbers. On a
+  /// GPU head_dim must be 128, blocks multiples of 128, and there is no periphery.
+  bool f8_kv = false;
   /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
   /// of that length would be read sparsely; if not, it reads all keys.
   bool sparse_decode = false;
@@ -42,6 +46,8 @@ struct SessionOptions {
   /// Pages to share with other sessions of the same model, which makes prefix hits possible; null:
   /// the session makes its own.
   std::shared_ptr<KvCache> cache;
+  /// Bytes of its device's memory that the session may take; 0: what is free.
+  int64_t memory_limit = 0;
   /// Is told of each step and where its time went; outlives the session. Null: nobody.
   StepObserver* observer = nullptr;
 };
@@ -118,8 +124,9 @@ struct TokenScore {
 /// Not safe for use by two threads at once.
 class Session {
  public:
-  /// Throws kInvalidArgument on settings that break a rule, kOutOfMemory ("needs X, has Y") when
-  /// the cache does not fit.
+  /// Throws kInvalidArgument on settings that break a rule; on a GPU kOutOfMemory ("needs X, has Y,
+  /// try ...") when cache, buffers and scratch of prompts of max_len do not fit: nothing is taken
+  /// before.
   Session(std::shared_ptr<const Model> model, const SessionOptions& options = {});
   ~Session();
   Session(Session&&) noexcept;
@@ -129,8 +136,8 @@ class Session {
   /// until the next call.
   ///
   /// Throws kInvalidArgument on an empty prompt, an unknown token, or more tokens than the context
-  /// length or the cache has room for; kInvalidFile when activations turn NaN (names the layer);
-  /// Cancelled.
+  /// length or the cache has room for; kOutOfMemory before any work when pages and buffers do not
+  /// fit; kInvalidFile when activations turn NaN (names the layer); Cancelled.
   std::span<const float> prefill(std::span<const int32_t> tokens,
                                  const PrefillOptions& options = {});
 

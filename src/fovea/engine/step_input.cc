@@ -6,26 +6,13 @@
 #include "fovea/tensor/device_memory.h"
 
 namespace fovea {
-namespace {
 
-/// Makes `staged` and `tensor` hold at least `count` elements; returns whether they were replaced.
-bool grow(DType dtype, int64_t count, Device device, Tensor& staged, Tensor& tensor) {
-  if (!staged.empty() && staged.view().shape[0] >= count) return false;
-  staged = Tensor(dtype, {count});
-  tensor = Tensor(dtype, {count}, device);
-  return true;
+void StepInput::grow(int64_t count) {
+  if (memory_.size_bytes() >= count * dtype_bytes(DType::kI64)) return;
+  staged_ = make_staging(count * dtype_bytes(DType::kI64), device_);
+  memory_ = Tensor(DType::kI64, {count}, device_);
+  ++generation_;
 }
-
-void upload(const Tensor& staged, const Tensor& tensor, int64_t count, const Context& context) {
-  const auto part = [&](const Tensor& whole) {
-    TensorView view = whole.view();
-    view.shape[0] = count;
-    return view;
-  };
-  copy_tensor(part(staged), part(tensor), context);
-}
-
-}  // namespace
 
 void StepInput::set(std::span<const int32_t> tokens, int64_t position,
                     std::span<const int32_t> page_table, int64_t page_table_stride,
@@ -33,15 +20,12 @@ void StepInput::set(std::span<const int32_t> tokens, int64_t position,
   num_tokens_ = static_cast<int64_t>(tokens.size());
   num_pages_ = page_table_stride;
   num_pieces_ = ceil_div(num_tokens_, rows_per_piece);
+  num_numbers_ = 5 + 3 * num_pieces_;
+  const int64_t count = num_numbers_ + ceil_div(num_tokens_ + num_pages_, 2);
+  synchronize(context);  // a step that was cancelled may still be copying from staged_
+  grow(count);
 
-  if (grow(DType::kI32, num_tokens_ + num_pages_, device_, staged_ids_, ids_)) ++generation_;
-  int32_t* ids = std::copy(tokens.begin(), tokens.end(), staged_ids_.as<int32_t>());
-  std::fill(std::copy(page_table.begin(), page_table.end(), ids), ids + num_pages_, 0);
-  upload(staged_ids_, ids_, num_tokens_ + num_pages_, context);
-
-  const int64_t num_numbers = 5 + 3 * num_pieces_;
-  if (grow(DType::kI64, num_numbers, device_, staged_numbers_, numbers_)) ++generation_;
-  auto* numbers = staged_numbers_.as<int64_t>();
+  auto* numbers = static_cast<int64_t*>(staged_.get());
   *numbers++ = position;
   *numbers++ = prompt_len;
   const auto add_sequence = [&](int64_t rows, int64_t end_row) {
@@ -54,7 +38,12 @@ void StepInput::set(std::span<const int32_t> tokens, int64_t position,
     const int64_t rows = std::min(rows_per_piece, num_tokens_ - row);
     add_sequence(rows, row + rows);
   }
-  upload(staged_numbers_, numbers_, num_numbers, context);
+  auto* ids = std::copy(tokens.begin(), tokens.end(), reinterpret_cast<int32_t*>(numbers));
+  std::fill(std::copy(page_table.begin(), page_table.end(), ids), ids + num_pages_, 0);
+
+  TensorView to = memory_.view();
+  to.shape[0] = count;
+  enqueue_copy(make_view(staged_.get(), DType::kI64, {count}), to, context);
 }
 
 }  // namespace fovea

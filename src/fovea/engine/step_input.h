@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "fovea/attention/kv_view.h"
@@ -22,7 +23,7 @@ class StepInput {
            int64_t page_table_stride, int64_t prompt_len, int64_t rows_per_piece,
            const Context& context);
 
-  const int32_t* tokens() const { return ids_.as<int32_t>(); }
+  const int32_t* tokens() const { return reinterpret_cast<const int32_t*>(numbers(num_numbers_)); }
   const int32_t* page_table() const { return tokens() + num_tokens_; }
   int64_t page_table_stride() const { return num_pages_; }
   int64_t generation() const { return generation_; }
@@ -35,13 +36,16 @@ class StepInput {
   RaggedBatch piece(int64_t i) const { return {1, numbers(5 + 3 * i), numbers(7 + 3 * i)}; }
 
  private:
-  const int64_t* numbers(int64_t first) const { return numbers_.as<int64_t>() + first; }
+  const int64_t* numbers(int64_t first) const { return memory_.as<int64_t>() + first; }
+  /// Makes room for `count` elements.
+  void grow(int64_t count);
 
   Device device_;
-  Tensor staged_ids_, staged_numbers_;  // on the CPU
-  Tensor ids_;                          // i32: tokens, page table
-  Tensor numbers_;  // i64: position, prompt length, q_offsets and kv_len of all and of each piece
-  int64_t num_tokens_ = 0, num_pages_ = 0, num_pieces_ = 0;
+  std::shared_ptr<void> staged_;
+  /// i64: position, prompt length, q_offsets and kv_len of all and of each piece; after them i32:
+  /// tokens, page table.
+  Tensor memory_;
+  int64_t num_numbers_ = 0, num_tokens_ = 0, num_pages_ = 0, num_pieces_ = 0;
   int64_t generation_ = 0;
 };
 

@@ -29,7 +29,7 @@ struct Shape {
 
 /// From the models' published configurations; context lengths are ours, so that long prompts can be
 /// measured on every shape.
-constexpr std::array<Shape, 9> kShapes = {{
+constexpr std::array<Shape, 10> kShapes = {{
     {"Test-1M", Architecture::kLlama, 2, 128, 2, 1, 64, 512, 2048, 1e4,
      false},  // nobody's: for tests
     {"SmolLM2-135M", Architecture::kLlama, 30, 576, 9, 3, 64, 1536, 49152, 1e5, true},
@@ -37,6 +37,7 @@ constexpr std::array<Shape, 9> kShapes = {{
     {"Qwen2.5-7B", Architecture::kQwen2, 28, 3584, 28, 4, 128, 18944, 152064, 1e6, false},
     {"Test-MoE", Architecture::kQwen3Moe, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 128},
     {"Test-OSS", Architecture::kGptOss, 2, 128, 2, 1, 64, 0, 2048, 1e4, false, 8, 2, 96, 128},
+    {"Test-D128", Architecture::kQwen3, 2, 256, 4, 1, 128, 512, 2048, 1e4, false},
     {"Qwen3-30B-A3B", Architecture::kQwen3Moe, 48, 2048, 32, 4, 128, 0, 151936, 1e6, false, 128, 8,
      768},
     {"gpt-oss-20b", Architecture::kGptOss, 24, 2880, 64, 8, 64, 0, 201088, 1.5e5, false, 32, 4,

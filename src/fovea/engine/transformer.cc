@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/attention/attention.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/engine/weights.h"
@@ -23,6 +24,11 @@ int64_t decode_page_room(int64_t num_pages) {
   int64_t room = 64;
   while (room < num_pages) room *= 2;
   return room;
+}
+
+/// Of queries that are rounded to E4M3, see round_queries().
+DType rounded_q_dtype(DType compute_dtype, Device device) {
+  return device.type == DeviceType::kCpu ? compute_dtype : DType::kF8E4M3;
 }
 
 /// How `logits` rate `target`.
@@ -78,7 +84,7 @@ double* sum_of(StepOp op, ForwardReport& report) {
 
 }  // namespace
 
-Transformer::Transformer(const Model& model, int64_t max_rows)
+Transformer::Transformer(const Model& model, int64_t max_rows, bool f8_kv)
     : model_(model),
       max_rows_(ceil_div(max_rows, kSlabRows) * kSlabRows),
       workers_(make_workers(model, max_rows_)),
@@ -90,6 +96,15 @@ Transformer::Transformer(const Model& model, int64_t max_rows)
   q_ = Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
   attended_ =
       Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
+  if (f8_kv) {
+    new_k_ =
+        Tensor(model.compute_dtype(), {1, config.num_kv_heads, max_rows_, config.head_dim}, device);
+    new_v_ =
+        Tensor(model.compute_dtype(), {1, config.num_kv_heads, max_rows_, config.head_dim}, device);
+    rounded_q_ = Tensor(rounded_q_dtype(model.compute_dtype(), device),
+                        {max_rows_, config.num_q_heads, config.head_dim}, device);
+    zero_ = Tensor(DType::kI64, {1}, device);
+  }
   rope_ = RopeTable(config.head_dim, config.rope_theta, config.rope_factors, device);
   rope_local_ = RopeTable(config.head_dim, config.rope_theta_local,
                           config.scales_local_rope ? std::span<const float>(config.rope_factors)
@@ -101,8 +116,24 @@ Transformer::Transformer(const Model& model, int64_t max_rows)
 Transformer::~Transformer() = default;
 
 int64_t Transformer::activation_bytes() const {
-  return residual_.size_bytes() + q_.size_bytes() + attended_.size_bytes() + rope_.size_bytes() +
+  return residual_.size_bytes() + q_.size_bytes() + attended_.size_bytes() + new_k_.size_bytes() +
+         new_v_.size_bytes() + rounded_q_.size_bytes() + rope_.size_bytes() +
          rope_local_.size_bytes() + workers_->size_bytes();
+}
+
+int64_t Transformer::planned_bytes(const ModelConfig& config, DType compute_dtype,
+                                   const Context& context, bool f8_kv, int64_t max_rows) {
+  const int64_t q_dim = config.num_q_heads * config.head_dim;
+  const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  const int64_t f8_bytes = 2 * kv_dim * dtype_bytes(compute_dtype) +
+                           q_dim * dtype_bytes(rounded_q_dtype(compute_dtype, context.device));
+  const int64_t per_row =
+      (f8_kv ? f8_bytes : 0) + config.model_dim * dtype_bytes(DType::kF32) +
+      2 * q_dim * dtype_bytes(compute_dtype) +
+      config.head_dim * dtype_bytes(DType::kF32) * (config.sliding_window > 0 ? 2 : 1);
+  return checked_add(checked_mul(max_rows, per_row, "activation bytes"),
+                     planned_worker_bytes(config, compute_dtype, context, max_rows),
+                     "activation bytes");
 }
 
 void Transformer::reset_report() {
@@ -123,16 +154,21 @@ void Transformer::forward(const ForwardStep& step) {
   input_.set(step.tokens, step.position, step.page_table,
              step.is_decode ? decode_page_room(num_pages) : num_pages, step.prompt_len,
              rows_per_piece(step), workers_->context());
+  const auto compute = [&] {
+    run_layers(step);
+    if (step.is_decode) output(0);
+  };
   if (step.is_decode && step.selector == nullptr) {
     workers_->replay(
         {reinterpret_cast<int64_t>(step.cache), input_.page_table_stride(), input_.generation()},
-        [&] { run_layers(step); });
+        compute);
   } else {
-    run_layers(step);
+    compute();
   }
   for (const LayerWeights& layer : model_.weights().layers) {
     count_layer_matmuls(num_rows_, layer, model_.config().experts_per_token, &report_.work);
   }
+  if (step.is_decode) count_matmul(1, model_.weights().output, &report_.work);
   check_finite();
   count_attention(step);
   report_timings();
@@ -197,10 +233,18 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
   task.table = config.is_local(layer) ? &rope_local_ : &rope_;
   task.first_row = slab.first;
   task.q = rows_of(q_.view(), slab.first, slab.count);
-  task.k = step.cache->k(layer);
-  task.v = step.cache->v(layer);
-  task.page_table = input_.page_table();
-  task.position = input_.position();
+  if (new_k_.empty()) {
+    const KvView kv = step.cache->kv(layer);
+    task.k = kv.k;
+    task.v = kv.v;
+    task.page_table = input_.page_table();
+    task.position = input_.position();
+  } else {
+    task.k = new_k_.view();
+    task.v = new_v_.view();
+    task.page_table = zero_.as<int32_t>();
+    task.position = zero_.as<int64_t>();
+  }
   ops.finish_qkv(task);
   worker.lap(StepOp::kKvWrite, layer);
 }
@@ -275,13 +319,37 @@ void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   }
 }
 
+void Transformer::append_rows(const ForwardStep& step, int64_t layer) {
+  const auto rows_of_step = [&](const Tensor& page) {  // [rows, num_kv_heads, head_dim]
+    TensorView rows = page.view();
+    rows.rank = 3;
+    rows.shape = {num_rows_, page.view().shape[1], page.view().shape[3]};
+    rows.stride = {page.view().stride[2], page.view().stride[1], 1};
+    return rows;
+  };
+  AppendKvTask task;
+  task.k = rows_of_step(new_k_);
+  task.v = rows_of_step(new_v_);
+  task.position = input_.position();
+  task.to = step.cache->f8_pages(layer);
+  task.to.page_table = input_.page_table();
+  task.to.page_table_stride = input_.page_table_stride();
+  append_kv(task, workers_->context());
+  workers_->lap(StepOp::kKvWrite, layer);
+}
+
+const TensorView& Transformer::queries() {
+  if (rounded_q_.empty()) return q_.view();
+  round_queries(rows_of(q_.view(), 0, num_rows_), rows_of(rounded_q_.view(), 0, num_rows_),
+                workers_->context());
+  return rounded_q_.view();
+}
+
 void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
-  KvView kv;
-  kv.k = step.cache->k(layer);
-  kv.v = step.cache->v(layer);
+  if (!new_k_.empty()) append_rows(step, layer);
+  KvView kv = step.cache->kv(layer);
   kv.page_table = input_.page_table();
   kv.page_table_stride = input_.page_table_stride();
-  kv.page_size = step.cache->shape().page_size;
   // Local layers see little already: they stay dense.
   if (step.selector == nullptr || model_.config().is_local(layer)) {
     attend_dense(step, layer, kv);
@@ -304,12 +372,13 @@ int64_t Transformer::rows_per_piece(const ForwardStep& step) const {
 void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv) {
   const ModelConfig& config = model_.config();
   const int64_t piece_rows = rows_per_piece(step);
+  const TensorView& q = queries();
   for (int64_t piece = 0; piece < input_.num_pieces(); ++piece) {
     if (step.check_cancel) step.check_cancel();
     const int64_t row = piece * piece_rows;
     const int64_t count = std::min(piece_rows, num_rows_ - row);
     AttentionParams params;
-    params.q = rows_of(q_.view(), row, count);
+    params.q = rows_of(q, row, count);
     params.kv = kv;
     params.batch = input_.piece(piece);
     params.out = rows_of(attended_.view(), row, count);
@@ -324,8 +393,8 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvV
 void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const KvView& kv) {
   if (step.check_cancel) step.check_cancel();
   AttentionParams params;
-  params.selection = &select_layer(step, layer, kv);
-  params.q = rows_of(q_.view(), 0, num_rows_);
+  params.selection = &select_layer(step, layer, kv);  // by q before it is rounded
+  params.q = rows_of(queries(), 0, num_rows_);
   params.kv = kv;
   params.batch = input_.batch();
   params.out = rows_of(attended_.view(), 0, num_rows_);
@@ -375,7 +444,7 @@ void Transformer::check_finite() {
 void Transformer::count_attention(const ForwardStep& step) {
   const ModelConfig& config = model_.config();
   const StepRows rows{step.position, num_rows_};
-  const int64_t element_bytes = dtype_bytes(step.cache->shape().dtype);
+  const int64_t element_bytes = dtype_bytes(step.cache->shape().element());
   const std::vector<SelectionLengths> selections = selection_->take_lengths();
   size_t next_selection = 0;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -416,28 +485,41 @@ void Transformer::report_timings() {
   }
 }
 
-void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
-  check_argument(first_row >= 0 && num_rows >= 0 && first_row <= num_rows_ - num_rows,
-                 "rows [{}, {} + {}) must lie in the last step's {}", first_row, first_row,
-                 num_rows, num_rows_);
+void Transformer::output(int64_t row) {
   const ModelConfig& config = model_.config();
   const Weights& weights = model_.weights();
   if (logits_.empty()) {
     logits_ = Tensor(DType::kF32, {1, config.vocab_size}, model_.context().device);
+    staged_logits_ = make_staging(logits_.size_bytes(), model_.context().device);
   }
   Worker& worker = workers_->first();
   const TensorView normed = rows_of(worker.normed.view(), 0, 1);
+  worker.ops->norm(rows_of(residual_.view(), row, 1), weights.output_norm.view(),
+                   static_cast<float>(config.rms_eps), config.num_layers, normed);
+  workers_->lap(StepOp::kOutputNorm, -1);
+  worker.ops->matmul(normed, weights.output, logits_.view());
+  enqueue_copy(logits_.view(), make_view(staged_logits_.get(), DType::kF32, {1, config.vocab_size}),
+               workers_->context());
+  workers_->lap(StepOp::kLogitsMatmul, -1);
+}
+
+std::span<const float> Transformer::decode_logits() const {
+  return {static_cast<const float*>(staged_logits_.get()),
+          static_cast<size_t>(model_.config().vocab_size)};
+}
+
+void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
+  check_argument(first_row >= 0 && num_rows >= 0 && first_row <= num_rows_ - num_rows,
+                 "rows [{}, {} + {}) must lie in the last step's {}", first_row, first_row,
+                 num_rows, num_rows_);
+  const int64_t vocab_size = model_.config().vocab_size;
   workers_->begin_step(1, true);
   for (int64_t row = 0; row < num_rows; ++row) {
-    worker.ops->norm(rows_of(residual_.view(), first_row + row, 1), weights.output_norm.view(),
-                     static_cast<float>(config.rms_eps), config.num_layers, normed);
-    workers_->lap(StepOp::kOutputNorm, -1);
-    worker.ops->matmul(normed, weights.output, logits_.view());
-    copy_tensor(logits_.view(),
-                make_view(out + row * config.vocab_size, DType::kF32, {1, config.vocab_size}),
-                workers_->context());
-    workers_->lap(StepOp::kLogitsMatmul, -1);
-    count_matmul(1, weights.output, &report_.work);
+    output(first_row + row);
+    synchronize(workers_->context());
+    std::copy_n(static_cast<const float*>(staged_logits_.get()), vocab_size,
+                out + row * vocab_size);
+    count_matmul(1, model_.weights().output, &report_.work);
   }
   check_finite();
   report_timings();

@@ -54,12 +54,17 @@ struct ForwardReport {
 /// Holds the buffers of a step and computes it, on the model's device.
 class Transformer {
  public:
-  Transformer(const Model& model, int64_t max_rows);
+  /// With `f8_kv`, the steps' caches are f8.
+  Transformer(const Model& model, int64_t max_rows, bool f8_kv = false);
   ~Transformer();
 
-  /// Runs all layers; writes K and V into the pages. Throws kInvalidFile naming the layer whose
-  /// input holds NaN or Inf, and what the callbacks throw.
+  /// Runs all layers; writes K and V into the pages; for decode computes the row's logits as well.
+  /// Throws kInvalidFile naming the layer whose input holds NaN or Inf, and what the callbacks
+  /// throw.
   void forward(const ForwardStep& step);
+
+  /// Logits [vocab_size] of the last step, one of decode; valid until the next.
+  std::span<const float> decode_logits() const;
 
   /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step, in
   /// memory of the CPU.
@@ -74,13 +79,22 @@ class Transformer {
   const ForwardReport& report() const { return report_; }
   void reset_report();
   int64_t activation_bytes() const;
+  /// What activation_bytes() will be for steps of up to `max_rows`, a multiple of kSlabRows.
+  static int64_t planned_bytes(const ModelConfig& config, DType compute_dtype,
+                               const Context& context, bool f8_kv, int64_t max_rows);
 
  private:
   void run_layers(const ForwardStep& step);
+  /// Logits of one row of the step, on their way into staged_logits_.
+  void output(int64_t row);
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);
   void mlp(int64_t layer, const Slab& slab, Worker& worker);
+  /// Rounds the step's K and V into the pages; f8 only.
+  void append_rows(const ForwardStep& step, int64_t layer);
   void attend_layer(const ForwardStep& step, int64_t layer);
+  /// Queries as attention reads them.
+  const TensorView& queries();
   void attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv);
   void attend_sparse(const ForwardStep& step, int64_t layer, const KvView& kv);
   const BlockSelectionView& select_layer(const ForwardStep& step, int64_t layer, const KvView& kv);
@@ -99,7 +113,12 @@ class Transformer {
   Tensor residual_;  // f32 [max_rows, model_dim]
   Tensor q_;         // [max_rows, num_q_heads, head_dim], compute type
   Tensor attended_;  // the same shape
-  Tensor logits_;    // f32 [1, vocab_size], made when first asked for
+  // f8 only: the step's K and V before they are rounded, as one page [1, num_kv_heads, max_rows,
+  // head_dim] of which row 0 is the step's first; q rounded; and a zero, its page and position.
+  Tensor new_k_, new_v_, rounded_q_, zero_;
+  // f32 [1, vocab_size], made when first asked for: on the device, and where the CPU reads them.
+  Tensor logits_;
+  std::shared_ptr<void> staged_logits_;
   RopeTable rope_, rope_local_;
   std::unique_ptr<SelectionBuffer> selection_;
   StepObserver* observer_ = nullptr;  // of the last step

@@ -188,8 +188,10 @@ int64_t Weights::size_bytes() const {
   return bytes;
 }
 
-int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
-                              Device device) {
+namespace {
+
+int64_t estimate_layer_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                             Device device) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
   const auto matrix = [&](int64_t out_features, int64_t in_features) {
@@ -207,11 +209,25 @@ int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType laye
                 checked_mul(gated_mlp(config.expert_dim), config.num_experts, "weight bytes"),
                 packed_weight_bytes(dtype, config.num_experts, config.model_dim, device),
                 "weight bytes");
-  const int64_t layer = checked_add(attention, mlp, "weight bytes");
+  return checked_add(attention, mlp, "weight bytes");
+}
+
+}  // namespace
+
+int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                              Device device) {
+  const int64_t layer = estimate_layer_bytes(config, dtype, layer_dtype, device);
   const bool has_table = device.type != DeviceType::kCpu && !config.tied_embeddings;
   const int64_t ends =
       packed_weight_bytes(dtype, config.vocab_size, config.model_dim, device) * (has_table ? 2 : 1);
   return checked_add(checked_mul(layer, config.num_layers, "weight bytes"), ends, "weight bytes");
+}
+
+int64_t estimate_loading_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                               Device device) {
+  const int64_t held = estimate_weight_bytes(config, dtype, layer_dtype, device);
+  if (layer_dtype == dtype) return held;
+  return checked_add(held, estimate_layer_bytes(config, dtype, dtype, device), "weight bytes");
 }
 
 Weights load_weights(ModelFile file, DType dtype, DType layer_dtype, const Context& context,

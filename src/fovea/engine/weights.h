@@ -56,6 +56,10 @@ void quantize_matrices(LayerWeights& layer, const Context& context);
 int64_t estimate_weight_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
                               Device device);
 
+/// Bytes that it will need on the way: a layer is loaded before its matrices are made f8e4m3.
+int64_t estimate_loading_bytes(const ModelConfig& config, DType dtype, DType layer_dtype,
+                               Device device);
+
 /// Reads all weights of `file` and packs them as `dtype`, the layers' matrices as `layer_dtype`,
 /// on the context's device. `progress` is
 /// called with 0 ... 1. Throws kInvalidFile naming a tensor that holds NaN or Inf, kOutOfMemory as

@@ -14,7 +14,8 @@
 
 namespace fovea {
 
-class Model;  // engine/model.h
+class Model;         // engine/model.h
+struct ModelConfig;  // model_io/model_config.h
 
 /// Rows of a step that one worker takes through several operations.
 struct Slab {
@@ -73,6 +74,10 @@ class Workers {
   /// For what one worker does alone.
   virtual Worker& first() = 0;
 };
+
+/// What Workers::size_bytes() will be for steps of up to `max_rows`.
+int64_t planned_worker_bytes(const ModelConfig& config, DType compute_dtype, const Context& context,
+                             int64_t max_rows);
 
 /// Of the model's device; a step has at most `max_rows` rows.
 std::unique_ptr<Workers> make_workers(const Model& model, int64_t max_rows);

@@ -17,6 +17,18 @@ std::unique_ptr<RowOps> make_row_ops([[maybe_unused]] DType compute_dtype, const
   return std::make_unique<CpuRowOps>(context);
 }
 
+DType product_dtype(Device device) {
+  return device.type == DeviceType::kCpu ? DType::kF32 : DType::kBF16;
+}
+
+int64_t row_scratch_bytes([[maybe_unused]] const RowScratchShape& shape,
+                          [[maybe_unused]] Device device) {
+#ifdef FOVEA_WITH_CUDA
+  if (device.type == DeviceType::kCuda) return cuda_row_scratch_bytes(shape);
+#endif
+  return 0;
+}
+
 void check_moe(const MoeTask& task) {
   check_argument(task.router != nullptr && task.gate_up != nullptr && task.down != nullptr,
                  "router, gate_up and down must be given");

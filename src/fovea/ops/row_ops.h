@@ -55,8 +55,6 @@ class RowOps {
  public:
   virtual ~RowOps() = default;
 
-  /// f32 on the CPU, bf16 on a GPU.
-  virtual DType product_dtype() const = 0;
   /// Says that a step of `num_rows` rows, all workers together, begins.
   virtual void begin_step(int64_t num_rows) = 0;
 
@@ -91,6 +89,19 @@ class RowOps {
 
   virtual void moe(const MoeTask& task) = 0;
 };
+
+/// Type of a product that is not added to the residual stream: f32 on the CPU, bf16 on a GPU.
+DType product_dtype(Device device);
+
+/// What a GPU's RowOps will be asked for.
+struct RowScratchShape {
+  int64_t rows = 0;  // of a step at most
+  int64_t model_dim = 0, max_in_features = 0;
+  int64_t num_experts = 0, top_k = 0, expert_dim = 0;  // 0: no mixture
+  DType weight_dtype = DType::kBF16;
+};
+/// Bytes that it takes for a moment at most, and keeps for its products; 0 on the CPU.
+int64_t row_scratch_bytes(const RowScratchShape& shape, Device device);
 
 /// Throws kInvalidArgument unless the task's shapes fit each other.
 void check_moe(const MoeTask& task);

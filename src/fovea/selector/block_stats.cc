@@ -59,6 +59,13 @@ BlockStats::BlockStats(DType dtype, int64_t num_pages, int64_t num_kv_heads, int
            witness_.view(), rest_mean_.view(), non_finite_.view(), num_witnesses};
 }
 
+int64_t block_stats_bytes(DType dtype, int64_t num_kv_heads, int64_t head_dim,
+                          int64_t num_witnesses) {
+  const int64_t rows = 2 + (num_witnesses > 0 ? num_witnesses + 1 : 0);
+  return num_kv_heads * (rows * head_dim * dtype_bytes(dtype) + dtype_bytes(DType::kF32) +
+                         dtype_bytes(DType::kI32));
+}
+
 int64_t BlockStats::size_bytes() const {
   return centroid_.size_bytes() + radius_.size_bytes() + v_mean_.size_bytes() +
          witness_.size_bytes() + rest_mean_.size_bytes() + non_finite_.size_bytes();

@@ -45,6 +45,10 @@ class BlockStats {
   BlockStatsView view_;
 };
 
+/// Bytes that BlockStats takes for one page.
+int64_t block_stats_bytes(DType dtype, int64_t num_kv_heads, int64_t head_dim,
+                          int64_t num_witnesses);
+
 /// Computes the statistics of blocks [first_block, end_block) of sequence `seq`, all of them
 /// complete, on the context's device.
 ///

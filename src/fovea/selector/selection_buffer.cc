@@ -45,6 +45,15 @@ SelectionLengths lengths_of(const BlockSelection& selection) {
           selection.non_finite_pairs};
 }
 
+int64_t planned_selection_bytes([[maybe_unused]] const SelectorSettings& settings,
+                                [[maybe_unused]] const SelectionShape& shape,
+                                [[maybe_unused]] Device device) {
+#ifdef FOVEA_WITH_CUDA
+  if (device.type == DeviceType::kCuda) return planned_cuda_selection_bytes(settings, shape);
+#endif
+  return 0;
+}
+
 std::unique_ptr<SelectionBuffer> make_selection_buffer(const Context& context) {
 #ifdef FOVEA_WITH_CUDA
   if (context.device.type == DeviceType::kCuda) return make_cuda_selection_buffer(context);

@@ -22,6 +22,18 @@ struct SelectionLengths {
 
 SelectionLengths lengths_of(const BlockSelection& selection);
 
+/// What a SelectionBuffer will be asked for.
+struct SelectionShape {
+  int64_t num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t rows = 0;            // of a selection at most
+  int64_t kv_len = 0;          // likewise
+  int64_t num_selections = 0;  // between two calls of take_lengths()
+};
+/// Bytes of lists, and of what selecting takes for a moment, at most; 0 on the CPU, where they are
+/// ordinary vectors.
+int64_t planned_selection_bytes(const SelectorSettings& settings, const SelectionShape& shape,
+                                Device device);
+
 class SelectionBuffer {
  public:
   virtual ~SelectionBuffer() = default;

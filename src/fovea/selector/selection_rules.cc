@@ -73,6 +73,20 @@ std::vector<int32_t> budget_counts(const SelectorSettings& settings, int64_t num
   return counts;
 }
 
+int64_t most_kept_blocks(const SelectorSettings& settings, int64_t num_blocks) {
+  const bool is_streaming = settings.method == SelectorMethod::kStreaming;
+  if (!is_streaming && settings.density == 0) return num_blocks;
+  SequencePlan plan;
+  plan.dense_from = num_blocks;
+  int64_t most = forced_blocks(settings, plan, num_blocks - 1).count(num_blocks - 1);
+  if (!is_streaming) {
+    // A row may pay for rounding before it: one block more than its share, rounded up.
+    const double share = static_cast<double>(settings.density) * static_cast<double>(num_blocks);
+    most = std::max(most, static_cast<int64_t>(std::ceil(share)) + 1);
+  }
+  return std::min(most, num_blocks);
+}
+
 double interpolated_quantile(std::span<float> values, double quantile) {
   const double rank = quantile * static_cast<double>(values.size() - 1);
   const auto low = static_cast<size_t>(rank);

@@ -51,6 +51,10 @@ ForcedBlocks forced_blocks(const SelectorSettings& settings, const SequencePlan&
 /// the rule.
 std::vector<int32_t> budget_counts(const SelectorSettings& settings, int64_t num_q_blocks);
 
+/// Blocks that a list of `num_blocks` causal ones, of which it does not keep all, has at most:
+/// `num_blocks` where thresholds decide.
+int64_t most_kept_blocks(const SelectorSettings& settings, int64_t num_blocks);
+
 /// Of `budget` unforced blocks, those that the rescue branch chooses; the base branch chooses
 /// first.
 inline int64_t rescue_budget(const SelectorSettings& settings, int64_t budget) {

@@ -43,6 +43,14 @@ void copy_tensor(const TensorView& from, const TensorView& to, const Context& co
 /// `buffer`, which grows to it. Waits.
 TensorView readable_on_cpu(const TensorView& tensor, Tensor& buffer, const Context& context);
 
+/// Memory of the CPU that enqueue_copy() can copy from and to: page-locked for a GPU. Throws
+/// kOutOfMemory.
+std::shared_ptr<void> make_staging(int64_t bytes, Device device);
+
+/// As copy_tensor(), but waits for nothing on a GPU: what is the CPU's is make_staging()'s, and is
+/// not touched until the stream has come past the copy.
+void enqueue_copy(const TensorView& from, const TensorView& to, const Context& context);
+
 /// Waits until everything asked of the context's stream is done. Throws kDevice when any of it
 /// failed.
 void synchronize(const Context& context);

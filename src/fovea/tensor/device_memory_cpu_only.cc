@@ -1,5 +1,6 @@
 // device_memory.h in a build without CUDA.
 #include <cstring>
+#include <new>
 
 #include "fovea/base/error.h"
 #include "fovea/tensor/device_memory.h"
@@ -38,11 +39,20 @@ std::shared_ptr<void> make_stream(Device device) {
   return nullptr;
 }
 
-void copy_tensor(const TensorView& from, const TensorView& to, const Context&) {
+std::shared_ptr<void> make_staging(int64_t bytes, Device device) {
+  check_usable(device);
+  return {::operator new(static_cast<size_t>(bytes)), [](void* data) { ::operator delete(data); }};
+}
+
+void enqueue_copy(const TensorView& from, const TensorView& to, const Context&) {
   check_copy(from, to);
   check_usable(from.device);
   check_usable(to.device);
   std::memcpy(to.data, from.data, static_cast<size_t>(to.num_elements() * dtype_bytes(to.dtype)));
+}
+
+void copy_tensor(const TensorView& from, const TensorView& to, const Context& context) {
+  enqueue_copy(from, to, context);
 }
 
 void synchronize(const Context& context) { check_usable(context.device); }

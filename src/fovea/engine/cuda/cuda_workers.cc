@@ -105,6 +105,7 @@ class GraphRecord {
     if (key != key_) {
       forget();
       key_ = key;
+      const cuda::ScratchArena::Use use(scratch_);
       body();
       return;
     }
@@ -116,6 +117,8 @@ class GraphRecord {
   void record(const std::function<void()>& body) {
     const cuda::DeviceScope scope(context_);
     const cudaStream_t stream = cuda::stream_of(context_);
+    scratch_.fit(context_);
+    const cuda::ScratchArena::Use use(scratch_);
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                "recording a step");
     cudaGraph_t recorded = nullptr;
@@ -140,6 +143,7 @@ class GraphRecord {
 
   Context context_;
   std::vector<int64_t> key_;
+  cuda::ScratchArena scratch_;  // of the recorded step
   cudaGraphExec_t graph_ = nullptr;
 };
 

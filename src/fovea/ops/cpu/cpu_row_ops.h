@@ -13,7 +13,6 @@ class CpuRowOps final : public RowOps {
   explicit CpuRowOps(const Context& context);
   ~CpuRowOps() override;
 
-  DType product_dtype() const override { return DType::kF32; }
   void begin_step(int64_t num_rows) override;
   void embed(const int32_t* tokens, const TensorView& table, float scale,
              const TensorView& out) override;

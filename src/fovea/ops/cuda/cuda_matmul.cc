@@ -9,7 +9,6 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes, of every pointer
 constexpr size_t kMaxPlans = 1024;   // a plan is half a KB; prompts end in any number of rows
 
@@ -53,7 +52,16 @@ class Preference {
   cublasLtMatmulPreference_t preference_ = nullptr;
 };
 
+int64_t num_row_scales(int64_t rows, int64_t in_features) {
+  return scale_rows(rows) * (in_features / kScaleBlock);
+}
+
 }  // namespace
+
+int64_t f8_rows_bytes(int64_t rows, int64_t in_features) {
+  return Workspace::padded(rows * in_features) +
+         Workspace::padded(num_row_scales(rows, in_features) * 4);
+}
 
 /// What cuBLASLt needs to know of a shape. Its matrices are column-major, so ours are transposed
 /// there: out^T [out_features, rows] = weights [out_features, in_features] in^T.
@@ -124,16 +132,16 @@ void CudaMatmul::run(const TensorView& in, const PackedWeights& weights, const T
                      bool add) {
   if (in.shape[0] == 0) return;
   const DeviceScope scope(context_);
+  if (in.shape[0] == 1 &&
+      launch_row_product(in, weights, out, add, num_multiprocessors(context_.device.index),
+                         stream_of(context_))) {
+    return;
+  }
   if (weights.dtype() == DType::kF8E4M3) {
     run_f8(in, weights, out, add);
     return;
   }
   const TensorView& matrix = weights.view();
-  if (in.shape[0] == 1 &&
-      launch_row_product(in, matrix, out, add, num_multiprocessors(context_.device.index),
-                         stream_of(context_))) {
-    return;
-  }
   const CublasLt& lt = cublas_lt();
   const Plan& plan = plan_of(
       {in.shape[0], in.shape[1], matrix.shape[0], in.stride[0], out.stride[0], out.dtype, add});
@@ -149,13 +157,11 @@ void CudaMatmul::run(const TensorView& in, const PackedWeights& weights, const T
 void CudaMatmul::run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out,
                         bool add) const {
   const int64_t rows = in.shape[0], depth = in.shape[1];
-  const int64_t num_scales = scale_rows(rows) * (depth / kScaleBlock);
   check_argument(out.stride[0] % 8 == 0, "rows of out must be multiples of 8 apart, got {}",
                  out.stride[0]);
-  Workspace workspace(Workspace::padded(rows * depth) + Workspace::padded(num_scales * 4),
-                      "rows in f8", context_);
+  Workspace workspace(f8_rows_bytes(rows, depth), "rows in f8", context_);
   auto* quantized = workspace.take<uint8_t>(rows * depth);
-  auto* scales = workspace.take<float>(num_scales);
+  auto* scales = workspace.take<float>(num_row_scales(rows, depth));
   launch_quantize_rows(in, quantized, scales, stream_of(context_));
   launch_grouped_product({.tiles = {.rows = rows},
                           .in = quantized,

@@ -14,6 +14,9 @@
 
 namespace fovea::cuda {
 
+/// Bytes that a product of `rows` with weights in f8 takes for a moment.
+int64_t f8_rows_bytes(int64_t rows, int64_t in_features);
+
 /// One stream's products, with f32 sums. Nothing waits; after a shape's first call nothing
 /// is allocated either.
 ///
@@ -22,14 +25,15 @@ namespace fovea::cuda {
 class CudaMatmul {
  public:
   static constexpr int64_t kMaxSplitRows = 16;
+  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;  // of cuBLASLt, held
 
   /// Throws kUnsupported when cuBLASLt is not here.
   explicit CudaMatmul(const Context& context);
   ~CudaMatmul();
 
   /// out = in weights^T, or out += it; in: bf16 [rows, in_features], rounded to f8 where weights
-  /// are; out: bf16 or, with `add` always, f32. Strides of rows are multiples of 8 elements (for f8
-  /// of out too), or as dense; pointers of 16 bytes.
+  /// are and there is more than one row; out: bf16 or, with `add` always, f32. Strides of rows are
+  /// multiples of 8 elements (for f8 of out too), or as dense; pointers of 16 bytes.
   void run(const TensorView& in, const PackedWeights& weights, const TensorView& out, bool add);
 
  private:

@@ -1,5 +1,7 @@
 #include "fovea/ops/cuda/cuda_row_ops.h"
 
+#include <algorithm>
+
 #include "fovea/base/checked_math.h"
 #include "fovea/ops/cuda/cuda_matmul.h"
 #include "fovea/ops/cuda/moe.h"
@@ -40,11 +42,12 @@ void check_same_rows(int64_t rows, const TensorView& view, const char* name) {
 class CudaRowOps final : public RowOps {
  public:
   explicit CudaRowOps(const Context& context)
-      : context_(context), matmul_(context), noted_(DType::kI32, {1}, context.device) {
+      : context_(context),
+        matmul_(context),
+        noted_(DType::kI32, {1}, context.device),
+        staged_noted_(make_staging(sizeof(int32_t), context.device)) {
     begin_step(0);
   }
-
-  DType product_dtype() const override { return DType::kBF16; }
 
   void begin_step(int64_t) override {
     const DeviceScope scope(context_);
@@ -53,9 +56,10 @@ class CudaRowOps final : public RowOps {
   }
 
   int64_t non_finite_layer() override {
-    int32_t layer = 0;
-    copy_tensor(noted_.view(), make_view(&layer, DType::kI32, {1}), context_);
-    return layer == kNothing ? -1 : layer;
+    const auto* layer = static_cast<const int32_t*>(staged_noted_.get());
+    enqueue_copy(noted_.view(), make_view(staged_noted_.get(), DType::kI32, {1}), context_);
+    synchronize(context_);
+    return *layer == kNothing ? -1 : *layer;
   }
 
   void embed(const int32_t* tokens, const TensorView& table, float scale,
@@ -155,7 +159,8 @@ class CudaRowOps final : public RowOps {
 
   Context context_;
   cuda::CudaMatmul matmul_;
-  Tensor noted_;  // i32: the least layer noted
+  Tensor noted_;                        // i32: the least layer noted
+  std::shared_ptr<void> staged_noted_;  // the same on the CPU
 };
 
 void CudaRowOps::finish_qkv(const QkvTask& task) {
@@ -221,6 +226,14 @@ void CudaRowOps::moe(const MoeTask& task) {
 }
 
 }  // namespace
+
+int64_t cuda_row_scratch_bytes(const RowScratchShape& shape) {
+  int64_t bytes = shape.weight_dtype == DType::kF8E4M3
+                      ? cuda::f8_rows_bytes(shape.rows, shape.max_in_features)
+                      : 0;
+  if (shape.num_experts > 0) bytes = std::max(bytes, cuda::moe_scratch_bytes(shape));
+  return bytes + cuda::CudaMatmul::kWorkspaceBytes;
+}
 
 std::unique_ptr<RowOps> make_cuda_row_ops(DType compute_dtype, const Context& context) {
   check_usable(context.device);

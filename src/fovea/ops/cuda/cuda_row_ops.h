@@ -15,4 +15,7 @@ namespace fovea {
 /// Throws kDevice when the GPU cannot be used, kUnsupported on another type or without cuBLASLt.
 std::unique_ptr<RowOps> make_cuda_row_ops(DType compute_dtype, const Context& context);
 
+/// See row_scratch_bytes().
+int64_t cuda_row_scratch_bytes(const RowScratchShape& shape);
+
 }  // namespace fovea

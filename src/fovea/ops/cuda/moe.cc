@@ -16,6 +16,25 @@ int64_t padded_bytes(int64_t rows, int64_t columns, DType dtype) {
                                        dtype_bytes(dtype), "experts' rows"));
 }
 
+/// Sizes of what many rows pass through.
+struct ManySizes {
+  ManySizes(int64_t slots, int64_t dim, int64_t expert_dim, DType dtype)
+      : num_in_scales(dtype == DType::kF8E4M3 ? slots * (dim / kScaleBlock) : 0),
+        num_activated_scales(dtype == DType::kF8E4M3 ? slots * (expert_dim / kScaleBlock) : 0),
+        bytes(padded_bytes(slots, dim, DType::kBF16) + padded_bytes(slots, expert_dim, dtype) +
+              padded_bytes(num_in_scales, 1, DType::kF32) +
+              padded_bytes(num_activated_scales, 1, DType::kF32)) {}
+  int64_t num_in_scales, num_activated_scales, bytes;
+};
+
+int64_t route_bytes(const MoeRoutes& routes) {
+  const int64_t num_chosen = routes.rows * routes.top_k;
+  return padded_bytes(routes.rows, routes.num_experts, DType::kF32) +
+         3 * padded_bytes(num_chosen, 1, DType::kI32) +
+         2 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
+         padded_bytes(routes.max_tiles(), 1, DType::kI32);
+}
+
 void run_few(const MoeTask& task, const MoeRoutes& routes, const Context& context) {
   const int64_t expert_dim = task.down->in_features();
   const int64_t num_chosen = routes.rows * routes.top_k;
@@ -33,17 +52,12 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
   const int64_t dim = task.normed.shape[1];
   const int64_t expert_dim = task.down->in_features();
   const int64_t slots = routes.max_slots();
-  const int64_t num_in_scales = is_f8 ? slots * (dim / kScaleBlock) : 0;
-  const int64_t num_activated_scales = is_f8 ? slots * (expert_dim / kScaleBlock) : 0;
-  Workspace workspace(padded_bytes(slots, dim, DType::kBF16) +
-                          padded_bytes(slots, expert_dim, dtype) +
-                          padded_bytes(num_in_scales, 1, DType::kF32) +
-                          padded_bytes(num_activated_scales, 1, DType::kF32),
-                      "a mixture of experts", context);
+  const ManySizes sizes(slots, dim, expert_dim, dtype);
+  Workspace workspace(sizes.bytes, "a mixture of experts", context);
   auto* rows = workspace.take<uint16_t>(slots * dim);  // inputs, and when they are read, outputs
   auto* activated = workspace.take<uint8_t>(slots * expert_dim * dtype_bytes(dtype));
-  auto* in_scales = workspace.take<float>(num_in_scales);
-  auto* activated_scales = workspace.take<float>(num_activated_scales);
+  auto* in_scales = workspace.take<float>(sizes.num_in_scales);
+  auto* activated_scales = workspace.take<float>(sizes.num_activated_scales);
   const RowTiles tiles{.rows = slots,
                        .num_experts = routes.num_experts,
                        .first_tile = routes.first_tile,
@@ -82,6 +96,15 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
 
 }  // namespace
 
+int64_t moe_scratch_bytes(const RowScratchShape& shape) {
+  MoeRoutes routes;
+  routes.rows = shape.rows;
+  routes.num_experts = shape.num_experts;
+  routes.top_k = shape.top_k;
+  return route_bytes(routes) +
+         ManySizes(routes.max_slots(), shape.model_dim, shape.expert_dim, shape.weight_dtype).bytes;
+}
+
 void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   MoeRoutes routes;
   routes.rows = task.normed.shape[0];
@@ -89,15 +112,11 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   routes.num_experts = task.router->out_features();
   routes.top_k = task.top_k;
   const int64_t num_chosen = routes.rows * routes.top_k;
-  const bool is_few = routes.rows <= kFewRows && task.gate_up->dtype() == DType::kBF16;
+  const bool is_few = routes.rows <= kFewRows;
 
   const DeviceScope scope(context);
   const cudaStream_t stream = stream_of(context);
-  Workspace workspace(padded_bytes(routes.rows, routes.num_experts, DType::kF32) +
-                          3 * padded_bytes(num_chosen, 1, DType::kI32) +
-                          2 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
-                          padded_bytes(routes.max_tiles(), 1, DType::kI32),
-                      "a mixture of experts", context);
+  Workspace workspace(route_bytes(routes), "a mixture of experts", context);
   auto* logits = workspace.take<float>(routes.rows * routes.num_experts);
   routes.experts = workspace.take<int32_t>(num_chosen);
   routes.weights = workspace.take<float>(num_chosen);

@@ -16,6 +16,9 @@ namespace fovea::cuda {
 /// CudaMatmul::kMaxSplitRows.
 void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context);
 
+/// Bytes that run_moe() takes for a moment.
+int64_t moe_scratch_bytes(const RowScratchShape& shape);
+
 // The launches of run_moe().
 
 /// Experts and weights from logits f32 [rows, num_experts] and a bias of each expert, or null;

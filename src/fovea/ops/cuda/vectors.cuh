@@ -5,6 +5,9 @@
 
 #include <cstdint>
 
+#include "fovea/tensor/cuda/ptx/float8.h"
+#include "fovea/tensor/float8.h"
+
 namespace fovea::cuda {
 
 template <int kCount>  // 4 or 8
@@ -23,6 +26,15 @@ __device__ inline float upper(uint32_t pair) { return __uint_as_float(pair & 0xf
 __device__ inline Floats<8> widened(uint4 bits) {
   return {{lower(bits.x), upper(bits.x), lower(bits.y), upper(bits.y), lower(bits.z), upper(bits.z),
            lower(bits.w), upper(bits.w)}};
+}
+
+/// Four codes of E4M3 each.
+__device__ inline Floats<8> widened_e4m3(uint32_t low, uint32_t high) {
+  float halves[2][4];
+  ptx::unpack_e4m3(low, halves[0]);
+  ptx::unpack_e4m3(high, halves[1]);
+  return {{halves[0][0], halves[0][1], halves[0][2], halves[0][3], halves[1][0], halves[1][1],
+           halves[1][2], halves[1][3]}};
 }
 
 template <int kCount>
@@ -47,6 +59,13 @@ __device__ inline Floats<kCount> load(const __nv_bfloat16* from) {
     const uint2 bits = *reinterpret_cast<const uint2*>(from);
     return {{lower(bits.x), upper(bits.x), lower(bits.y), upper(bits.y)}};
   }
+}
+
+template <int kCount>
+__device__ inline Floats<kCount> load(const Float8E4M3* from) {
+  static_assert(kCount == 8);
+  const uint2 codes = *reinterpret_cast<const uint2*>(from);
+  return widened_e4m3(codes.x, codes.y);
 }
 
 template <int kCount>

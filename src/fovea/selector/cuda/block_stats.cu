@@ -4,6 +4,7 @@
 
 #include "fovea/selector/block_stats.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/ptx/float8.h"
 #include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
@@ -22,6 +23,8 @@ struct StatsParams {
   void* v_mean;
   void* witness;
   void* rest_mean;
+  const float *k_scale, *v_scale;  // f8 only: [pages, heads], scale_stride apart
+  int64_t scale_stride;
   float* radius;
   int32_t* non_finite;
   int64_t centroid_strides[2], v_mean_strides[2], witness_strides[2], rest_strides[2];
@@ -29,8 +32,10 @@ struct StatsParams {
   int num_witnesses;
 };
 
-template <typename Element_, int kHeadDim_, int kBlockSize_>
+/// Element: of the statistics, and of K and V where they are not E4M3 codes, whose V is turned.
+template <typename Element_, int kHeadDim_, int kBlockSize_, bool kIsF8_ = false>
 struct StatsTraits {
+  static constexpr bool kIsF8 = kIsF8_;
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kBlockSize = kBlockSize_;
@@ -68,6 +73,23 @@ class BlockRows {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       data_[i] = __ldcs(reinterpret_cast<const uint4*>(block + row(i) * row_stride + column_));
+    }
+  }
+  /// Of E4M3 codes.
+  __device__ BlockRows(const uint8_t* block, int64_t row_stride, float scale)
+      : column_(static_cast<int>(threadIdx.x) % kThreadsPerRow * 8),
+        first_row_(static_cast<int>(threadIdx.x) / kThreadsPerRow) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const uint2 codes =
+          __ldcs(reinterpret_cast<const uint2*>(block + row(i) * row_stride + column_));
+      float low[4], high[4];
+      ptx::unpack_e4m3(codes.x, low);
+      ptx::unpack_e4m3(codes.y, high);
+      data_[i] = {ptx::pack2<Element>(low[0] * scale, low[1] * scale),
+                  ptx::pack2<Element>(low[2] * scale, low[3] * scale),
+                  ptx::pack2<Element>(high[0] * scale, high[1] * scale),
+                  ptx::pack2<Element>(high[2] * scale, high[3] * scale)};
     }
   }
   __device__ int column() const { return column_; }
@@ -156,6 +178,28 @@ __device__ int choose_farthest(StatsShared<Traits>& shared) {
   return shared.chosen;
 }
 
+/// Means of a turned page of codes: a warp adds up a column's tokens.
+template <typename Traits>
+__device__ void mean_of_turned(const uint8_t* block, int64_t column_stride, float scale,
+                               typename Traits::Element* to) {
+  constexpr int kTokensPerLane = 4;
+  static_assert(Traits::kBlockSize == 32 * kTokensPerLane);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int column = static_cast<int>(threadIdx.x) / 32; column < Traits::kHeadDim;
+       column += kStatsThreads / 32) {
+    float values[4];
+    ptx::unpack_e4m3(
+        *reinterpret_cast<const uint32_t*>(block + column * column_stride + lane * kTokensPerLane),
+        values);
+    float sum = values[0] + values[1] + values[2] + values[3];
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    if (lane == 0) {
+      to[column] = rounded(sum * scale / Traits::kBlockSize, typename Traits::Element());
+    }
+  }
+}
+
 template <typename Traits>
 __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsParams p) {
   using Element = typename Traits::Element;
@@ -168,14 +212,21 @@ __global__ __launch_bounds__(kStatsThreads) void block_stats_kernel(const StatsP
       (p.page_table != nullptr ? entry * p.block_stride
                                : (*p.kv_offset + block * kBlockSize) * p.row_stride) +
       head * p.head_stride;
-  {
-    const BlockRows<Traits> values(static_cast<const Element*>(p.v) + start, p.row_stride);
-    values.mean(
-        shared, kBlockSize, true,
-        static_cast<Element*>(p.v_mean) + entry * p.v_mean_strides[0] + head * p.v_mean_strides[1]);
-  }
+  Element* v_mean =
+      static_cast<Element*>(p.v_mean) + entry * p.v_mean_strides[0] + head * p.v_mean_strides[1];
   using Rows = BlockRows<Traits>;
-  const Rows keys(static_cast<const Element*>(p.k) + start, p.row_stride);
+  const Rows keys = [&] {
+    if constexpr (Traits::kIsF8) {
+      const int64_t scale = entry * p.scale_stride + head;
+      mean_of_turned<Traits>(static_cast<const uint8_t*>(p.v) + start, p.row_stride,
+                             p.v_scale[scale], v_mean);
+      return Rows(static_cast<const uint8_t*>(p.k) + start, p.row_stride, p.k_scale[scale]);
+    } else {
+      const Rows values(static_cast<const Element*>(p.v) + start, p.row_stride);
+      values.mean(shared, kBlockSize, true, v_mean);
+      return Rows(static_cast<const Element*>(p.k) + start, p.row_stride);
+    }
+  }();
   keys.mean(shared, kBlockSize, true,
             static_cast<Element*>(p.centroid) + entry * p.centroid_strides[0] +
                 head * p.centroid_strides[1]);
@@ -277,7 +328,12 @@ void launch_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int6
   const auto launch = [&]<typename Traits>(Traits) {
     block_stats_kernel<Traits><<<grid, kStatsThreads, 0, stream>>>(p);
   };
-  if (kv.k.dtype == DType::kBF16) {
+  if (kv.k.dtype == DType::kF8E4M3) {
+    p.k_scale = kv.k_scale.as<const float>();
+    p.v_scale = kv.v_scale.as<const float>();
+    p.scale_stride = kv.k_scale.stride[0];
+    launch(StatsTraits<__nv_bfloat16, 128, 128, true>());
+  } else if (kv.k.dtype == DType::kBF16) {
     with_traits<__nv_bfloat16>(kv.head_dim(), stats.block_size, launch);
   } else {
     with_traits<__half>(kv.head_dim(), stats.block_size, launch);

@@ -1,5 +1,6 @@
 #include "fovea/selector/cuda/block_stats_cuda.h"
 
+#include "fovea/attention/quantize_kv.h"
 #include "fovea/base/error.h"
 #include "fovea/tensor/cuda/device.h"
 
@@ -28,8 +29,14 @@ void compute_block_stats_cuda(const KvView& kv, int64_t seq, int64_t first_block
                               int64_t block_offset, const BlockStatsView& stats,
                               const Context& context) {
   const int64_t head_dim = kv.head_dim(), num_kv_heads = kv.num_kv_heads();
-  check_argument(kv.v.dtype == kv.k.dtype && kv.v.shape == kv.k.shape && kv.v.stride == kv.k.stride,
-                 "v must be like k, {}, got {}", kv.k.describe(), kv.v.describe());
+  const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
+  if (is_f8) {
+    check_f8_pages(kv);
+  } else {
+    check_argument(
+        kv.v.dtype == kv.k.dtype && kv.v.shape == kv.k.shape && kv.v.stride == kv.k.stride,
+        "v must be like k, {}, got {}", kv.k.describe(), kv.v.describe());
+  }
   check_argument(
       0 <= first_block && first_block <= end_block && end_block - first_block < INT32_MAX,
       "blocks must satisfy 0 <= first <= end, got {} and {}", first_block, end_block);
@@ -37,7 +44,14 @@ void compute_block_stats_cuda(const KvView& kv, int64_t seq, int64_t first_block
                  "page_size must be the statistics' block_size {}, got {}", stats.block_size,
                  kv.page_size);
   const auto is_size = [](int64_t size) { return size == 64 || size == 128 || size == 256; };
-  const DType dtype = kv.k.dtype;
+  const DType dtype = is_f8 ? DType::kBF16 : kv.k.dtype;  // of the statistics
+  const bool has_f8 = head_dim == 128 && stats.block_size == 128 && kv.k_scale.rank == 2;
+  if (is_f8 && !has_f8) {
+    fail(ErrorCode::kUnsupported,
+         "block statistics of f8e4m3 keys need head_dim 128, block_size 128 and a scale for each "
+         "page; got {}, {}, {}",
+         head_dim, stats.block_size, kv.k_scale.describe());
+  }
   if ((dtype != DType::kBF16 && dtype != DType::kF16) || !is_size(stats.block_size) ||
       !is_size(head_dim) || (stats.block_size == 256 && head_dim == 256)) {
     fail(ErrorCode::kUnsupported,

@@ -4,13 +4,28 @@
 #include <optional>
 #include <utility>
 
+#include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
 #include "fovea/selector/cuda/cuda_selector.h"
 #include "fovea/selector/cuda/host_selection.h"
+#include "fovea/selector/selection_rules.h"
 #include "fovea/tensor/device_memory.h"
 
 namespace fovea {
 namespace {
+
+/// Lists that keep everything take no room; where pages that are not finite make others longer than
+/// the settings allow, those that find none keep everything too.
+int64_t pool_entries(const SelectorSettings& settings, const DeviceSelection::Sizes& sizes) {
+  return checked_mul(sizes.num_q_heads * sizes.max_q_blocks,
+                     most_kept_blocks(settings, sizes.max_kv_blocks), "entries of lists");
+}
+
+DeviceSelection::Sizes sizes_of(const SelectorParams& params) {
+  DeviceSelection::Sizes sizes = CudaSelector::sizes_for(params, 0);
+  sizes.pool_entries = pool_entries(params.settings, sizes);
+  return sizes;
+}
 
 class CudaSelectionBuffer final : public SelectionBuffer {
  public:
@@ -30,7 +45,7 @@ class CudaSelectionBuffer final : public SelectionBuffer {
       return view;
     }
     note_.clear();
-    make_room(CudaSelector::sizes_for(params, 1.0));
+    make_room(sizes_of(params));
     cuda_selector().run(params, context_, *selection_);
     const BlockSelectionView& view = selection_->view();
     log.num_q_heads = view.num_q_heads;
@@ -111,6 +126,21 @@ class CudaSelectionBuffer final : public SelectionBuffer {
 };
 
 }  // namespace
+
+int64_t planned_cuda_selection_bytes(const SelectorSettings& settings,
+                                     const SelectionShape& shape) {
+  constexpr int64_t kPairBytes = 256;  // of a selection's log: two numbers, as they are allocated
+  DeviceSelection::Sizes sizes;
+  sizes.num_q_heads = shape.num_q_heads;
+  sizes.batch_size = 1;
+  sizes.max_q_blocks = ceil_div(shape.rows, settings.block_size) + 1;
+  sizes.max_kv_blocks = ceil_div(shape.kv_len, settings.block_size);
+  sizes.pool_entries = pool_entries(settings, sizes);
+  const int64_t lengths =
+      checked_mul(sizes.num_q_heads * sizes.max_q_blocks, dtype_bytes(DType::kI32), "list bytes");
+  return DeviceSelection::bytes_for(sizes) + shape.num_selections * (lengths + kPairBytes) +
+         CudaSelector::scratch_bytes(settings, shape.num_kv_heads, shape.head_dim, sizes);
+}
 
 std::unique_ptr<SelectionBuffer> make_cuda_selection_buffer(const Context& context) {
   return std::make_unique<CudaSelectionBuffer>(context);

@@ -102,6 +102,13 @@ DeviceSelection::DeviceSelection(const Sizes& sizes, const Context& context)
   impl_->view.num_blocks = pool;
 }
 
+int64_t DeviceSelection::bytes_for(const Sizes& sizes) {
+  const int64_t lists = checked_mul(sizes.num_q_heads, sizes.max_q_blocks, "number of lists");
+  const int64_t pool = checked_add(sizes.pool_entries, sizes.max_kv_blocks + 1, "pool entries");
+  return checked_mul(lists, 12, "list bytes") + checked_mul(pool, 4, "pool bytes") +
+         (sizes.batch_size + 1) * 8 + cuda::kNumCounters * 8 + (sizes.max_kv_blocks + 1) * 4;
+}
+
 DeviceSelection::~DeviceSelection() = default;
 DeviceSelection::DeviceSelection(DeviceSelection&&) noexcept = default;
 DeviceSelection& DeviceSelection::operator=(DeviceSelection&&) noexcept = default;
@@ -201,6 +208,13 @@ bool is_fixed(SelectorMethod method) {
   return method == SelectorMethod::kAll || method == SelectorMethod::kStreaming;
 }
 
+/// Rows that a block is scored by: its mean, or witnesses and the mean of the others.
+int32_t rows_per_block(const SelectorSettings& settings) {
+  return settings.method == SelectorMethod::kWitness
+             ? static_cast<int32_t>(1 + settings.num_witnesses)
+             : 1;
+}
+
 cuda::SelectParams make_params(const SelectorParams& params, const BlockSelectionView& view) {
   const SelectorSettings& settings = params.settings;
   cuda::SelectParams p;
@@ -241,9 +255,9 @@ cuda::SelectParams make_params(const SelectorParams& params, const BlockSelectio
     p.local_blocks = ceil_div(settings.streaming_local_tokens - 1, settings.block_size) + 1;
   }
   if (settings.method == SelectorMethod::kWitness) {
-    p.facts.rows_per_block = static_cast<int32_t>(1 + settings.num_witnesses);
     p.rest_bias_log2 = std::log2(static_cast<float>(settings.block_size - settings.num_witnesses));
   }
+  p.facts.rows_per_block = rows_per_block(settings);
   p.begin = const_cast<int64_t*>(view.begin);
   p.len = const_cast<int32_t*>(view.len);
   p.pool = const_cast<int32_t*>(view.blocks);
@@ -290,14 +304,15 @@ cuda::SelectLauncher find_launcher(DType dtype, int64_t head_dim) {
 /// Bytes of what lives only during a selection.
 struct Scratch {
   int64_t rows, slots, numbers, prefix, blocks;
-  Scratch(const SelectorParams& params, int32_t rows_per_block) {
-    const int64_t groups = params.batch.batch_size * params.kv.num_kv_heads();
-    const int64_t kv_blocks = checked_mul(groups, max_kv_blocks(params), "blocks of a selection");
-    rows = checked_mul(kv_blocks * rows_per_block, params.q.shape[2] * 2, "rows of a selection");
+  Scratch(const SelectorSettings& settings, int64_t num_kv_heads, int64_t head_dim,
+          const DeviceSelection::Sizes& sizes) {
+    const int64_t groups = sizes.batch_size * num_kv_heads;
+    const int64_t kv_blocks = checked_mul(groups, sizes.max_kv_blocks, "blocks of a selection");
+    rows = checked_mul(kv_blocks * rows_per_block(settings), head_dim * 2, "rows of a selection");
     slots = kv_blocks * static_cast<int64_t>(sizeof(cuda::BlockSlot));
     numbers = kv_blocks * 4;
     prefix = (kv_blocks + groups) * static_cast<int64_t>(sizeof(cuda::PrefixFacts));
-    blocks = max_query_blocks(params) * static_cast<int64_t>(sizeof(cuda::QueryBlock));
+    blocks = sizes.max_q_blocks * static_cast<int64_t>(sizeof(cuda::QueryBlock));
   }
   int64_t total() const {
     using cuda::Workspace;
@@ -362,6 +377,11 @@ DeviceSelection::Sizes CudaSelector::sizes_for(const SelectorParams& params, dou
   return sizes;
 }
 
+int64_t CudaSelector::scratch_bytes(const SelectorSettings& settings, int64_t num_kv_heads,
+                                    int64_t head_dim, const DeviceSelection::Sizes& sizes) {
+  return Scratch(settings, num_kv_heads, head_dim, sizes).total();
+}
+
 void CudaSelector::run(const SelectorParams& params, const Context& context,
                        BlockSelection& selection) const {
   DeviceSelection on_device(sizes_for(params, 1.0), context);
@@ -421,7 +441,7 @@ void CudaSelector::run(const SelectorParams& params, const Context& context,
     p.budget = impl.budget.as<int32_t>();
   }
 
-  const Scratch bytes(params, p.facts.rows_per_block);
+  const Scratch bytes(settings, params.kv.num_kv_heads(), params.q.shape[2], needed);
   cuda::Workspace workspace(bytes.total(), "the scratch of a selection", context);
   p.plan.num_blocks = workspace.take<int32_t>(2);
   p.plan.next_work = p.plan.num_blocks + 1;

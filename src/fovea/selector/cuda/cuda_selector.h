@@ -18,6 +18,8 @@ class DeviceSelection {
     int64_t max_kv_blocks = 0;  // of one sequence
     int64_t pool_entries = 0;   // for lists that are neither empty nor everything
   };
+  /// Bytes of GPU memory that one of these sizes holds.
+  static int64_t bytes_for(const Sizes& sizes);
   /// Throws kOutOfMemory saying how much was asked for what.
   DeviceSelection(const Sizes& sizes, const Context& context);
   ~DeviceSelection();
@@ -58,6 +60,9 @@ class CudaSelector final : public SelectorBackend {
   void run(const SelectorParams& params, const Context& context, DeviceSelection& selection) const;
   /// Sizes for run(): the pool holds `density` of the causal pairs of one prompt as long as all.
   static DeviceSelection::Sizes sizes_for(const SelectorParams& params, double density);
+  /// Bytes that a call with such sizes takes for a moment.
+  static int64_t scratch_bytes(const SelectorSettings& settings, int64_t num_kv_heads,
+                               int64_t head_dim, const DeviceSelection::Sizes& sizes);
 };
 
 const CudaSelector& cuda_selector();

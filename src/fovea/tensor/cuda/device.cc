@@ -1,5 +1,6 @@
 #include "fovea/tensor/cuda/device.h"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 
@@ -82,11 +83,38 @@ cudaMemPool_t scratch_pool_of_current_device() {
   return pool;
 }
 
+namespace {
+
+thread_local ScratchArena* arena_in_use = nullptr;
+
+}  // namespace
+
+ScratchArena::Use::Use(ScratchArena& arena) : previous_(arena_in_use) { arena_in_use = &arena; }
+ScratchArena::Use::~Use() { arena_in_use = previous_; }
+
+void ScratchArena::fit(const Context& context) {
+  if (memory_.size_bytes() >= peak_) return;
+  memory_ = Tensor();  // first, so that both need not fit
+  memory_ = Tensor(DType::kI32, {peak_ / 4}, context.device);
+}
+
+void* ScratchArena::take(int64_t bytes) {
+  used_ += bytes;
+  peak_ = std::max(peak_, used_);
+  return used_ <= memory_.size_bytes() ? memory_.as<char>() + used_ - bytes : nullptr;
+}
+
 Workspace::Workspace(int64_t bytes, const char* purpose, const Context& context)
-    : bytes_(bytes), stream_(stream_of(context)) {
+    : bytes_(padded(bytes)) {
   if (bytes == 0) return;
-  const cudaError_t status = cudaMallocFromPoolAsync(&data_, static_cast<size_t>(bytes),
+  arena_ = arena_in_use;
+  if (arena_ != nullptr) data_ = arena_->take(bytes_);
+  if (data_ != nullptr) return;
+  stream_ = stream_of(context);
+  is_of_pool_ = true;
+  const cudaError_t status = cudaMallocFromPoolAsync(&data_, static_cast<size_t>(bytes_),
                                                      scratch_pool_of_current_device(), stream_);
+  if (status != cudaSuccess && arena_ != nullptr) arena_->give(bytes_);
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     fail(ErrorCode::kOutOfMemory, "GPU {} has no {} bytes left for {}", context.device.index, bytes,
@@ -96,7 +124,8 @@ Workspace::Workspace(int64_t bytes, const char* purpose, const Context& context)
 }
 
 Workspace::~Workspace() {
-  if (data_ != nullptr) static_cast<void>(cudaFreeAsync(data_, stream_));
+  if (arena_ != nullptr) arena_->give(bytes_);
+  if (is_of_pool_) static_cast<void>(cudaFreeAsync(data_, stream_));
 }
 
 }  // namespace fovea::cuda

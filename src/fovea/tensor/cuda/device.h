@@ -9,6 +9,7 @@
 #include "fovea/base/context.h"
 #include "fovea/base/error.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/tensor.h"
 
 namespace fovea::cuda {
 
@@ -39,6 +40,36 @@ inline cudaStream_t stream_of(const Context& context) {
 /// at every synchronisation, which would cost each launch an allocation.
 cudaMemPool_t scratch_pool_of_current_device();
 
+/// Memory that workspaces of one stream are taken from, instead of the pool, while a Use of it
+/// lives in their thread. A captured stream's nodes for pool memory would keep the kernels around
+/// them from overlapping.
+class ScratchArena {
+ public:
+  /// Until a fit() after it, everything comes from the pool; the arena only learns what is needed.
+  class Use {
+   public:
+    explicit Use(ScratchArena& arena);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    ScratchArena* previous_;
+  };
+  /// Makes room for what uses of it took at most. Not during a capture.
+  void fit(const Context& context);
+
+ private:
+  friend class Workspace;
+  /// Workspaces end in the opposite order of their making. Null when the arena is too small.
+  void* take(int64_t bytes);
+  void give(int64_t bytes) { used_ -= bytes; }
+
+  Tensor memory_;
+  int64_t used_ = 0;
+  int64_t peak_ = 0;
+};
+
 /// Scratch that lives for the launches between its making and its end, in stream order: nothing
 /// waits, and a stream capture records it. Throws kOutOfMemory saying how much was asked for what.
 class Workspace {
@@ -62,7 +93,9 @@ class Workspace {
   void* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t used_ = 0;
+  bool is_of_pool_ = false;
   cudaStream_t stream_ = nullptr;
+  ScratchArena* arena_ = nullptr;  // that has given, or counted, it
 };
 
 }  // namespace fovea::cuda

@@ -1,6 +1,7 @@
 #include "fovea/tensor/device_memory.h"
 
 #include <cstring>
+#include <new>
 
 #include "fovea/tensor/cuda/device.h"
 
@@ -69,7 +70,23 @@ std::shared_ptr<void> make_stream(Device device) {
           }};
 }
 
-void copy_tensor(const TensorView& from, const TensorView& to, const Context& context) {
+std::shared_ptr<void> make_staging(int64_t bytes, Device device) {
+  const auto size = static_cast<size_t>(bytes);
+  if (device.type == DeviceType::kCpu) {
+    return {::operator new(size), [](void* data) { ::operator delete(data); }};
+  }
+  const cuda::DeviceScope scope({device, 0, nullptr});
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocHost(&data, size);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    fail(ErrorCode::kOutOfMemory, "the machine has no {} bytes of page-locked memory left", bytes);
+  }
+  check_cuda(status, "allocating page-locked memory");
+  return {data, [](void* made) { static_cast<void>(cudaFreeHost(made)); }};
+}
+
+void enqueue_copy(const TensorView& from, const TensorView& to, const Context& context) {
   check_copy(from, to);
   const auto bytes = static_cast<size_t>(to.num_elements() * dtype_bytes(to.dtype));
   if (bytes == 0) return;
@@ -80,10 +97,19 @@ void copy_tensor(const TensorView& from, const TensorView& to, const Context& co
     return;
   }
   const cuda::DeviceScope scope({to_cpu ? from.device : to.device, 0, nullptr});
-  const cudaStream_t stream = cuda::stream_of(context);
-  check_cuda(cudaMemcpyAsync(to.data, from.data, bytes, cudaMemcpyDefault, stream),
-             "copying a tensor");
-  if (from_cpu || to_cpu) check_cuda(cudaStreamSynchronize(stream), "copying a tensor");
+  check_cuda(
+      cudaMemcpyAsync(to.data, from.data, bytes, cudaMemcpyDefault, cuda::stream_of(context)),
+      "copying a tensor");
+}
+
+void copy_tensor(const TensorView& from, const TensorView& to, const Context& context) {
+  enqueue_copy(from, to, context);
+  const bool from_cpu = from.device.type == DeviceType::kCpu;
+  const bool to_cpu = to.device.type == DeviceType::kCpu;
+  if (from_cpu != to_cpu) {
+    const cuda::DeviceScope scope({to_cpu ? from.device : to.device, 0, nullptr});
+    check_cuda(cudaStreamSynchronize(cuda::stream_of(context)), "copying a tensor");
+  }
 }
 
 void synchronize(const Context& context) {
