@@ -1,5 +1,5 @@
-// An f8 cache that grows, on the CPU: what is stored, and that it does not matter in which pieces it
-// came.
+// An f8 cache that grows, on the CPU: what is stored, and that it does not matter in which pieces
+// it came.
 #include "fovea/attention/append_kv.h"
 
 #include <gtest/gtest.h>
@@ -37,8 +37,8 @@ struct Cache {
   }
   float value(const Tensor& tensor, int64_t token, int64_t head, int64_t d) const {
     const int64_t page = pages[static_cast<size_t>(token / kPageSize)];
-    return tensor.as<float>()[((page * kHeads + head) * kPageSize + token % kPageSize) * kHeadDim +
-                              d];
+    return tensor
+        .as<float>()[((page * kHeads + head) * kPageSize + token % kPageSize) * kHeadDim + d];
   }
   std::vector<int32_t> pages = {3, 0, 4, 1, 2};
   Tensor k, v, k_scale, v_scale;

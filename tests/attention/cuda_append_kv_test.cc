@@ -39,7 +39,8 @@ std::vector<BFloat16> random_rows(unsigned seed) {
   std::vector<BFloat16> rows(kRows * kHeads * kHeadDim);
   for (size_t i = 0; i < rows.size(); ++i) {
     // Later rows are larger: scales grow within a page.
-    rows[i] = to_bfloat16(normal(random) * (1.f + static_cast<float>(i / (kHeads * kHeadDim)) / 20));
+    rows[i] =
+        to_bfloat16(normal(random) * (1.f + static_cast<float>(i / (kHeads * kHeadDim)) / 20));
   }
   return rows;
 }
