@@ -30,7 +30,7 @@ struct BenchOptions {
   ModelArguments model;
   std::string file;
   std::string lengths = "1K,2K,4K";
-  std::string attention = "dense,rescue";
+  std::string attention = "dense,witness";
   AttentionOptions knobs;
   BenchPlan plan;
   bool chain = false;

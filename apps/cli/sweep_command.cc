@@ -32,7 +32,7 @@ struct SweepOptions {
   ModelArguments model;
   ServerOptions server;
   std::string lengths = "256..4K";
-  std::string attention = "dense,rescue";
+  std::string attention = "dense,witness";
   AttentionOptions knobs;
   SweepPlan plan;
   std::optional<int64_t> seed;
