@@ -314,6 +314,20 @@ TEST(ModelFile, RefusesATensorThatNobodyWouldMultiply) {
                [&] { open_gguf(bytes); });
 }
 
+TEST(ModelFile, RefusesExponentsThatNoMatrixHas) {
+  const std::string name = "model.layers.0.mlp.experts.gate_up_proj_scales";
+  const ModelConfig config = tiny_config(Architecture::kQwen3);
+  SafetensorsBuilder file;
+  for (const ExpectedTensor& tensor : expected_tensors(config, FileFormat::kSafetensors)) {
+    file.add_f32(tensor.file_name, tensor.shape, values_of(tensor));
+  }
+  file.add(name, "U8", {4}, "abcd");
+  const std::string bytes = file.build();
+  expect_error(ErrorCode::kUnsupported,
+               "tensor '" + name + "' has no place in a model of architecture qwen3",
+               [&] { open_safetensors(bytes, Architecture::kQwen3); });
+}
+
 TEST(ModelFile, RefusesTypesThatHoldNoWeights) {
   const std::string bytes = gguf_model(
       Architecture::kQwen3,

@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kFp8Tile = 128;  // FP8 weights have one scale per kFp8Tile x kFp8Tile of them
 constexpr const char* kFp8ScaleSuffix = "_scale_inv";
-constexpr const char* kMxFp4ScaleSuffix = "_proj_scales";
 constexpr const char* kRopeFactorsName = "rope_freqs.weight";
 
 std::string_view as_text(const MappedFile& file) {
@@ -36,8 +35,7 @@ int64_t interleaved_row(int64_t row, int64_t head_dim) {
 // Files of the family carry these, and nothing is lost without them.
 bool may_be_ignored(std::string_view file_name) {
   return file_name == kRopeFactorsName || file_name.ends_with(".rotary_emb.inv_freq") ||
-         file_name == "lm_head.weight" || file_name.ends_with(kFp8ScaleSuffix) ||
-         file_name.ends_with(kMxFp4ScaleSuffix);
+         file_name == "lm_head.weight" || file_name.ends_with(kFp8ScaleSuffix);
 }
 
 bool begins_as_gguf(const std::string& path) {
@@ -159,6 +157,7 @@ void ModelFile::bind_tensors() {
              exponents == nullptr ? "none" : shape_text(exponents->shape));
       }
       tensor.exponents = part_of(*exponents, expected);
+      tensor.exponents_name = exponents->name;
     }
     if (gguf_ && config_.architecture == Architecture::kLlama) {
       tensor.interleaved_heads = expected.rope_heads;
@@ -185,7 +184,10 @@ void ModelFile::bind_tensors() {
 // A bias or an expert that nobody multiplies would give wrong text without a word.
 void ModelFile::refuse_unknown_tensors() const {
   std::set<std::string_view> known;
-  for (const auto& [name, tensor] : tensors_) known.insert(tensor.file_name);
+  for (const auto& [name, tensor] : tensors_) {
+    known.insert(tensor.file_name);
+    known.insert(tensor.exponents_name);
+  }
   const auto check = [&](const FileTensor& tensor) {
     if (!known.contains(tensor.name) && !may_be_ignored(tensor.name)) {
       fail(ErrorCode::kUnsupported, "'{}': tensor '{}' has no place in a model of architecture {}",

@@ -29,6 +29,7 @@ struct ModelTensor {
   const FileTensor* tile_scale = nullptr;  // FP8: one scale per 128 x 128 weights
   int64_t row_step = 1, first_row = 0;     // row r is the file's row r * row_step + first_row
   std::span<const std::byte> exponents;    // MXFP4 of safetensors: one per 32 codes in `bytes`
+  std::string_view exponents_name;         // the file's, of the tensor that they are in
 };
 
 /// An open model. Every tensor that the configuration asks for is there with the right shape.
