@@ -120,6 +120,10 @@ void Float8Data::poison_tails() {
   }
 }
 
+void Float8Data::drop_signs_of_values() {
+  for (int64_t i = 0; i < v_.view().num_elements(); ++i) v_.as<Float8E4M3>()[i].bits &= 0x7f;
+}
+
 std::vector<float> Float8Data::out() const {
   return {out_.as<float>(), out_.as<float>() + out_.view().num_elements()};
 }

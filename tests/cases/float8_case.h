@@ -28,6 +28,9 @@ class Float8Data {
   /// its means to theirs.
   void dequantize_into(AttentionData& data) const;
 
+  /// Makes every value positive; then out is the sum of weight |value|.
+  void drop_signs_of_values();
+
  private:
   void poison_tails();
 

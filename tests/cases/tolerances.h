@@ -35,10 +35,13 @@ inline Tolerance output_tolerance(DType dtype) {
 inline constexpr Tolerance kFloat8Rounding{0.08, INFINITY};
 
 /// Of an f8e4m3 kernel's output against the double-precision reference on the same codes: weights
-/// become E4M3 too, which moves each by 2.6 % on average and 2^-4 at most. One row may have most of
-/// its output from a few keys whose values cancel: twice 2^-4, as 16-bit types are allowed.
+/// become E4M3 too, which moves each by 2.6 % on average and 2^-4 at most.
 inline constexpr double kFloat8Norm = 3.2e-2;
-inline constexpr double kFloat8Row = 0.125;
+/// Of an element, over the sum of weight |value| that it is made of: 2^-4 of it if every weight
+/// errs the same way, and 2^-8 for rounding the output and for tensor cores, which add 8-bit
+/// products with 14 bits. Values that cancel, as saturated infinities of both signs do, leave an
+/// element much smaller than that sum, so no bound relative to the element holds.
+inline constexpr double kFloat8Element = 0x1p-4 + 0x1p-8;
 /// Of its lse, relative above 1: tensor cores add 8-bit products with 14 bits.
 inline constexpr double kFloat8LseTolerance = 4e-3;
 
