@@ -245,9 +245,31 @@ TEST(DeviceRates, TableAndFiles) {
   for (const char* bad :
        {"", "[]", "{}", R"({"a": 5})", R"({"a": {"gemm_tflops": 5, "copy_gbps": 1}})",
         R"({"a": {"gemm_tflops": {"bf16": -1}, "copy_gbps": 1}})",
-        R"({"a": {"gemm_tflops": {"bf16": 1}}})"}) {
+        R"({"a": {"gemm_tflops": {"bf16": 1}}})",
+        R"({"a": {"gemm_tflops": {"bf16": 1}, "copy_gbps": 1, "expert_tflops": 1}})",
+        R"({"a": {"gemm_tflops": {"bf16": 1}, "copy_gbps": 1, "expert_tflops": {"bf16": 0}}})"}) {
     EXPECT_THROW(device_rates_from_json(bad), Error) << bad;
   }
+}
+
+TEST(DeviceRates, ExpertsMayHaveARateOfTheirOwn) {
+  const ModelShape shape = model_shape_by_name("Qwen3-30B-A3B");
+  const auto seconds = [&](const char* experts) {
+    const DeviceRates device = device_rates_from_json(fmt::format(
+        R"({{"mine": {{"gemm_tflops": {{"bf16": 100}}, "copy_gbps": 1e6{}}}}})", experts));
+    double experts_s = 0, others_s = 0;
+    for (const OpCost& op : prefill_cost(shape, device, 8192).ops) {
+      (op.name == "experts" ? experts_s : others_s) += op.time_s;
+    }
+    return std::pair(experts_s, others_s);
+  };
+  const auto [same, others] = seconds("");
+  const auto [half, same_others] = seconds(R"(, "expert_tflops": {"bf16": 50})");
+  EXPECT_GT(same, 0);
+  EXPECT_DOUBLE_EQ(half, 2 * same);
+  EXPECT_EQ(same_others, others);
+  // A rate for another type says nothing of this one.
+  EXPECT_EQ(seconds(R"(, "expert_tflops": {"fp8": 50})").first, same);
 }
 
 }  // namespace

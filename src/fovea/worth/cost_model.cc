@@ -70,10 +70,13 @@ class Counter {
 
  private:
   // `flops` and `bytes` are of one layer: the roofline is taken for each layer, then multiplied.
-  void add(const std::string& name, OpGroup group, double layers, double flops, double bytes) {
+  void add(const std::string& name, OpGroup group, double layers, double flops, double bytes,
+           bool is_experts = false) {
     const bool is_attention = group == OpGroup::kAttention;
-    const double tflops = is_attention && device_.attention_tflops > 0 ? device_.attention_tflops
-                                                                       : device_.gemm_tflops;
+    const double own_tflops = is_attention ? device_.attention_tflops
+                              : is_experts ? device_.expert_tflops
+                                           : 0;
+    const double tflops = own_tflops > 0 ? own_tflops : device_.gemm_tflops;
     const double gbps =
         is_attention && device_.attention_gbps > 0 ? device_.attention_gbps : device_.copy_gbps;
     const double compute_s = flops / (tflops * 1e12);
@@ -203,7 +206,8 @@ void Counter::add_mlps() {
   add("experts", OpGroup::kMatmul, mixtures,
       2 * work_.tokens() * active * expert_parameters(shape_),
       touched * expert_parameters(shape_) * shape_.precision.expert_bytes +
-          work_.tokens() * active * (2 * dim + 3 * width) * shape_.precision.activation_bytes);
+          work_.tokens() * active * (2 * dim + 3 * width) * shape_.precision.activation_bytes,
+      true);
   if (mixture.shared_expert_dim > 0) {
     const auto shared = static_cast<double>(mixture.shared_expert_dim);
     add_matmul("shared_experts", mixtures, shared_expert_parameters(shape_), dim + shared,

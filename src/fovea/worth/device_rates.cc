@@ -46,6 +46,15 @@ DeviceRates read_device(const std::string& name, const Json& json, std::string_v
   rates.description = text(json, "description");
   rates.source = text(json, "source");
   rates.gemm_tflops = positive(gemm, name, type);
+  if (json.contains("expert_tflops")) {
+    const Json& experts = json.at("expert_tflops");
+    if (!experts.is_object()) {
+      fail(ErrorCode::kInvalidFile,
+           "device '{}': 'expert_tflops' must be an object of types, such as {{\"bf16\": 450}}",
+           name);
+    }
+    rates.expert_tflops = positive_or_zero(experts, name, type);
+  }
   rates.copy_gbps = positive(json, name, "copy_gbps");
   rates.attention_tflops = positive_or_zero(json, name, "attention_tflops");
   rates.attention_gbps = positive_or_zero(json, name, "attention_gbps");
