@@ -36,6 +36,8 @@ void expect_close(const std::vector<float>& got, const std::vector<double>& want
   }
 }
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 std::vector<const cpu::RowKernels*> kernel_sets() {
   std::vector<const cpu::RowKernels*> sets = {&cpu::kRowKernelsPortable};
 #ifdef __x86_64__
@@ -69,6 +71,64 @@ TEST(RowKernels, AgreeWithPlainLoopsOnEveryInstructionSet) {
       EXPECT_TRUE(std::isnan(set->highest(infinite.data(), n)));
       EXPECT_NEAR(set->dot(x.data(), x.data() + n, n),
                   reference::matmul(row, {x.begin() + n, x.end()}, 1, 1, n)[0], 1e-3);
+    }
+  }
+}
+
+// Element by element, in double.
+cpu::LeadingLogits leading_plainly(const std::vector<float>& x) {
+  cpu::LeadingLogits leading;
+  leading.best = std::max_element(x.begin(), x.end()) - x.begin();
+  const float best = x[static_cast<size_t>(leading.best)];
+  leading.second = -kInfinity;
+  for (size_t i = 0; i < x.size(); ++i) {
+    leading.exp_sum += std::exp(static_cast<double>(x[i]) - static_cast<double>(best));
+    if (static_cast<int64_t>(i) != leading.best) leading.second = std::max(leading.second, x[i]);
+  }
+  return leading;
+}
+
+void expect_leading(const cpu::RowKernels& set, const std::vector<float>& x) {
+  const cpu::LeadingLogits got = set.leading_logits(x.data(), static_cast<int64_t>(x.size()));
+  const cpu::LeadingLogits want = leading_plainly(x);
+  EXPECT_EQ(got.best, want.best);
+  EXPECT_EQ(got.second, want.second);
+  EXPECT_NEAR(got.exp_sum, want.exp_sum, 5e-7 * want.exp_sum);
+}
+
+TEST(RowKernels, LeadingLogitsAgreeWithAPlainLoop) {
+  for (const cpu::RowKernels* set : kernel_sets()) {
+    SCOPED_TRACE(set->name);
+    for (const int64_t n : {1, 2, 15, 16, 17, 1000, 4096, 49152, 50257}) {
+      for (const float spread : {0.1f, 3.0f, 30.0f}) {
+        SCOPED_TRACE(std::to_string(n) + " of spread " + std::to_string(spread));
+        expect_leading(*set, random_floats(n, spread, 7));
+      }
+    }
+    for (size_t best = 0; best < 50; ++best) {
+      for (size_t second = 0; second < 50; ++second) {
+        std::vector<float> x(50, -1.0f);
+        x[second] = 3;
+        x[best] = 5;
+        expect_leading(*set, x);
+        x[second] = 5;  // of two the first is taken, and the other comes second
+        expect_leading(*set, x);
+      }
+    }
+  }
+}
+
+TEST(RowKernels, LeadingLogitsKnowInfinityAndNan) {
+  for (const cpu::RowKernels* set : kernel_sets()) {
+    std::vector<float> one_left(40, -kInfinity);
+    one_left[17] = 2;
+    expect_leading(*set, one_left);
+    for (const size_t place : {0, 5, 16, 31, 33}) {
+      for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), kInfinity}) {
+        std::vector<float> x = random_floats(34, 1, 10);
+        x[place] = wrong;
+        EXPECT_TRUE(std::isnan(set->leading_logits(x.data(), 34).exp_sum)) << place;
+      }
     }
   }
 }

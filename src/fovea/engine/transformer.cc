@@ -2,21 +2,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "fovea/attention/append_kv.h"
 #include "fovea/attention/attention.h"
 #include "fovea/base/checked_math.h"
+#include "fovea/base/parallel.h"
 #include "fovea/engine/weights.h"
 #include "fovea/engine/work_count.h"
-#include "fovea/ops/sampling.h"
+#include "fovea/ops/cpu/row_kernels.h"
 #include "fovea/tensor/device_memory.h"
 #include "fovea/tensor/slices.h"
 
 namespace fovea {
 namespace {
 
-constexpr int64_t kRowsPerScore = 32;  // logits of a few rows at a time: [32, vocab_size]
+/// Rows whose logits [rows, vocab_size] are there at a time while a text is rated. A GPU's go to
+/// the CPU in pieces of 32 MiB, large enough to be worth the way.
+int64_t rows_per_score(int64_t vocab_size, Device device) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kGpuLogits = 8 << 20;
+  return device.type == DeviceType::kCpu ? kRows : std::max(kRows, kGpuLogits / vocab_size);
+}
 
 /// Room of a page table in decode: few different numbers whatever the length, so that a recorded
 /// step fits many.
@@ -31,20 +37,18 @@ DType rounded_q_dtype(DType compute_dtype, Device device) {
   return device.type == DeviceType::kCpu ? compute_dtype : DType::kF8E4M3;
 }
 
-/// How `logits` rate `target`.
+/// How `logits` rate `target`. Throws kInvalidArgument when they hold a NaN or plus infinity.
 TokenScore rate_token(std::span<const float> logits, int32_t target) {
+  const cpu::LeadingLogits leading =
+      cpu::row_kernels().leading_logits(logits.data(), static_cast<int64_t>(logits.size()));
+  check_argument(std::isfinite(leading.exp_sum), "logits hold a NaN or infinity");
   TokenScore score;
-  score.best_token = argmax(logits);
-  score.best_logit = logits[static_cast<size_t>(score.best_token)];
-  float second = -std::numeric_limits<float>::infinity();
-  double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    sum += std::exp(static_cast<double>(logits[i] - score.best_logit));
-    if (static_cast<int32_t>(i) != score.best_token) second = std::max(second, logits[i]);
-  }
-  score.margin = score.best_logit - second;
+  score.best_token = static_cast<int32_t>(leading.best);
+  score.best_logit = logits[static_cast<size_t>(leading.best)];
+  score.margin = score.best_logit - leading.second;
   score.target_logprob = static_cast<float>(
-      static_cast<double>(logits[static_cast<size_t>(target)] - score.best_logit) - std::log(sum));
+      static_cast<double>(logits[static_cast<size_t>(target)] - score.best_logit) -
+      std::log(leading.exp_sum));
   return score;
 }
 
@@ -531,26 +535,37 @@ void Transformer::score(std::span<const int32_t> targets, TokenScore* out,
   const Weights& weights = model_.weights();
   const auto num_targets = static_cast<int64_t>(targets.size());
   check_argument(num_targets <= num_rows_, "{} targets for {} rows", num_targets, num_rows_);
+  const int64_t vocab_size = config.vocab_size;
+  const Device device = workers_->context().device;
+  const int64_t most_rows = rows_per_score(vocab_size, device);
   workers_->begin_step(num_rows_, false);
-  workers_->for_each_slab(num_targets, kRowsPerScore, [&](const Slab& slab, Worker& worker) {
+  workers_->for_each_slab(num_targets, most_rows, [&](const Slab& slab, Worker& worker) {
     check_cancel();
     if (worker.logits.empty()) {
-      worker.logits =
-          Tensor(DType::kF32, {kRowsPerScore, config.vocab_size}, workers_->context().device);
+      worker.logits = Tensor(DType::kF32, {most_rows, vocab_size}, device);
+      if (device.type != DeviceType::kCpu) {
+        worker.staged_logits = make_staging(worker.logits.size_bytes(), device);
+      }
     }
     const TensorView logits = rows_of(worker.logits.view(), 0, slab.count);
     const TensorView normed = rows_of(worker.normed.view(), 0, slab.count);
     worker.ops->norm(rows_of(residual_.view(), slab.first, slab.count), weights.output_norm.view(),
                      static_cast<float>(config.rms_eps), config.num_layers, normed);
     worker.ops->matmul(normed, weights.output, logits);
-    const auto* values =
-        readable_on_cpu(logits, worker.logits_on_cpu, workers_->context()).as<float>();
-    for (int64_t row = 0; row < slab.count; ++row) {
-      const std::span<const float> row_logits(values + row * config.vocab_size,
-                                              static_cast<size_t>(config.vocab_size));
-      out[slab.first + row] =
-          rate_token(row_logits, targets[static_cast<size_t>(slab.first + row)]);
+    const float* values = logits.as<float>();
+    if (worker.staged_logits != nullptr) {
+      values = static_cast<const float*>(worker.staged_logits.get());
+      enqueue_copy(logits,
+                   make_view(worker.staged_logits.get(), DType::kF32, {slab.count, vocab_size}),
+                   workers_->context());
+      synchronize(workers_->context());
     }
+    // Within a thread of the CPU's that has its own slab this is a plain loop.
+    parallel_for(workers_->context(), slab.count, [&](int64_t row, int32_t) {
+      out[slab.first + row] =
+          rate_token({values + row * vocab_size, static_cast<size_t>(vocab_size)},
+                     targets[static_cast<size_t>(slab.first + row)]);
+    });
   });
   check_finite();
   workers_->take_timings();

@@ -40,7 +40,9 @@ class Worker {
                      // empty where nothing is
   Tensor gate_up;    // product type; empty with experts
   Tensor activated;  // compute type; empty with experts
-  Tensor logits, logits_on_cpu;  // f32, made when first needed
+  // f32, made when first needed: on the device, and of a GPU's where the CPU reads them.
+  Tensor logits;
+  std::shared_ptr<void> staged_logits;
 };
 
 /// All workers of a device, and the clock of a step: pieces are measured from border to border.

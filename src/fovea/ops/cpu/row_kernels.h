@@ -8,6 +8,13 @@ namespace fovea::cpu {
 /// Columns of a weight panel, see PackedWeights.
 constexpr int64_t kPanelColumns = 64;
 
+/// What stands out of a row of logits.
+struct LeadingLogits {
+  int64_t best = 0;    // where the highest is, the first one on a tie
+  float second = 0;    // the highest of the others; minus infinity when there are none
+  double exp_sum = 0;  // of exp(x - highest); NaN when x holds a NaN or plus infinity
+};
+
 /// Pointers need no alignment; out may be x unless said otherwise. bf16 travels as uint16_t.
 struct RowKernels {
   const char* name;
@@ -36,6 +43,8 @@ struct RowKernels {
 
   /// The highest of n > 0 values; NaN when there is one.
   float (*highest)(const float* x, int64_t n);
+  /// Of n > 0 values.
+  LeadingLogits (*leading_logits)(const float* x, int64_t n);
   float (*dot)(const float* x, const float* y, int64_t n);
   /// out[c] = sum_k x[k] * panel[k][c] for one panel of weights: f32 [depth][64], or bf16 in pairs
   /// [depth / 2][64][2] with an even depth.
