@@ -32,7 +32,10 @@ class CellRunner {
   void run(EvalCell* cell) {
     use(variant_.settings);
     if (variant_.density) {
-      cell->budget = quality::match_density(*variant_.density, [this](double setting) {
+      const auto plan = [this](double setting) {
+        return quality::planned_density(*variant_.with_budget(setting).selector, subject_.length());
+      };
+      cell->budget = quality::match_density(*variant_.density, plan, [this](double setting) {
         use(variant_.with_budget(setting));
         return density_of_first_prompts();
       });

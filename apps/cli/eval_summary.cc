@@ -17,6 +17,9 @@ using quality::BootstrapSettings;
 using quality::Difference;
 using quality::PairedValues;
 
+// Rows of which forced blocks are a larger share say little about their method.
+constexpr double kMostlyForced = 0.75;
+
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -300,21 +303,35 @@ worth::ReportTable group_table(const Evaluation& evaluation, const EvalGroup& gr
 
 std::vector<std::string> summary_notes(const Evaluation& evaluation,
                                        const std::vector<EvalGroup>& groups) {
-  int64_t num_missed = 0;
+  int64_t num_missed = 0, num_forced = 0;
   double largest = 0;
   for (const EvalGroup& group : groups) {
     for (const EvalRow& row : group.rows) {
-      if (row.matched || group.is_average) continue;
+      const EvalVariant& variant = evaluation.variants[row.variant];
+      if (group.is_average || !variant.density) continue;
+      const double forced =
+          quality::planned_density(*variant.with_budget(1e-4).selector, group.length);
+      if (forced > row.mean_density() * kMostlyForced) ++num_forced;
+      if (row.matched) continue;
       ++num_missed;
-      const double asked = *evaluation.variants[row.variant].density;
-      largest = std::max(largest, std::abs(row.mean_density() - asked));
+      largest = std::max(largest, std::abs(row.mean_density() - *variant.density));
     }
   }
-  if (num_missed == 0) return {};
-  return {fmt::format(
-      "{} row{} marked \"missed\": no budget comes within 0.1 points of the density asked for, off "
-      "by up to {:.2f} points (forced blocks keep more, or blocks are too few to hit it)",
-      num_missed, num_missed == 1 ? " is" : "s are", 100 * largest)};
+  std::vector<std::string> notes;
+  if (num_missed > 0) {
+    notes.push_back(fmt::format(
+        "{} row{} marked \"missed\": no budget comes within 0.1 points of the density asked for, "
+        "off "
+        "by up to {:.2f} points (forced blocks keep more, or blocks are too few to hit it)",
+        num_missed, num_missed == 1 ? " is" : "s are", 100 * largest));
+  }
+  if (num_forced > 0) {
+    notes.push_back(fmt::format(
+        "{} row{} more than {:.0f} % forced blocks, the same for every method: fewer --sink-blocks "
+        "and --local-blocks leave more to choose",
+        num_forced, num_forced == 1 ? " is" : "s are", 100 * kMostlyForced));
+  }
+  return notes;
 }
 
 }  // namespace fovea::cli

@@ -57,7 +57,7 @@ nlohmann::json rows_json(const Evaluation& evaluation, const std::vector<EvalGro
 worth::ReportTable group_table(const Evaluation& evaluation, const EvalGroup& group,
                                const std::string& reference);
 
-/// What a reader of the tables must know: densities that were missed.
+/// What a reader of the tables must know: densities that were missed, and that leave no choice.
 std::vector<std::string> summary_notes(const Evaluation& evaluation,
                                        const std::vector<EvalGroup>& groups);
 

@@ -113,6 +113,8 @@ TEST_F(EvalJournalled, AKilledRunGoesOnToTheSameReport) {
   const nlohmann::json uninterrupted = json_of(run_fovea(arguments(whole)));
   // Killed while it wrote its sixth line.
   const std::string text = read_file(whole);
+  // Budgets are known before anything is read: no prompt is read twice to find one.
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1 + 2 * (4 + 1));
   size_t end = 0;
   for (int line = 0; line < 5; ++line) end = text.find('\n', end) + 1;
   const std::string killed = folder_.file("killed.jsonl");

@@ -85,7 +85,8 @@ TEST(EvalSummary, ComparesWithDenseAndTheReference) {
   EXPECT_EQ(average.score.num_questions, 16);
   EXPECT_EQ(groups[0].rows[0].worst_subject, "");
   EXPECT_THAT(summary_notes(evaluation, groups),
-              ElementsAre(AllOf(HasSubstr("1 row is"), HasSubstr("3.66 points"))));
+              ElementsAre(AllOf(HasSubstr("1 row is"), HasSubstr("3.66 points")),
+                          HasSubstr("4 rows are more than 75 % forced blocks")));
 }
 
 TEST(EvalSummary, AnInterruptedCellCountsWithWhatItHas) {

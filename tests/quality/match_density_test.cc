@@ -15,10 +15,13 @@ struct Counted {
   MatchedBudget budget;
   int num_measurements = 0;
 };
+// With a plan that says nothing: that every budget keeps what it is.
 template <typename Measure>
-Counted match(double target, const Measure& measure) {
+Counted match(
+    double target, const Measure& measure,
+    const DensityOf& plan = [](double setting) { return setting; }) {
   Counted counted;
-  counted.budget = match_density(target, [&](double setting) {
+  counted.budget = match_density(target, plan, [&](double setting) {
     ++counted.num_measurements;
     return measure(setting);
   });
@@ -58,11 +61,57 @@ TEST(MatchDensity, SaysWhereNoBudgetWillDo) {
   EXPECT_LE(steps.num_measurements, 7);
 }
 
+TEST(MatchDensity, MeasuresOnceWhereThePlanIsRight) {
+  const auto measure = [](double setting) { return 0.02 + 0.98 * setting; };
+  const Counted without = match(0.1, measure);
+  const Counted with = match(0.1, measure, measure);
+  EXPECT_GT(without.num_measurements, 1);
+  EXPECT_EQ(with.num_measurements, 1);
+  EXPECT_EQ(with.budget.setting, without.budget.setting);
+  EXPECT_EQ(with.budget.measured, without.budget.measured);
+  EXPECT_TRUE(with.budget.matched);
+}
+
+TEST(MatchDensity, GoesOnFromAPlanThatIsWrong) {
+  const Counted counted = match(
+      0.1, [](double setting) { return 0.04 + setting; },
+      [](double setting) { return 0.02 + 0.98 * setting; });
+  EXPECT_TRUE(counted.budget.matched);
+  EXPECT_GT(counted.num_measurements, 1);
+}
+
+TEST(MatchDensity, MeasuresOnceWhereThePlanKnowsThatNoBudgetWillDo) {
+  const auto measure = [](double setting) { return std::max(setting, 0.09); };
+  const Counted known = match(0.03, measure, measure);
+  EXPECT_EQ(known.num_measurements, 1);
+  EXPECT_FALSE(known.budget.matched);
+  EXPECT_EQ(known.budget.measured, 0.09);
+  // It is believed only when the first measurement bears it out.
+  const Counted wrong = match(
+      0.03, [](double setting) { return setting + 0.01; }, measure);
+  EXPECT_TRUE(wrong.budget.matched);
+  EXPECT_GT(wrong.num_measurements, 1);
+}
+
+TEST(MatchDensity, PlansByWhatTheBudgetGivesEachQueryBlock) {
+  SelectorSettings settings;
+  settings.block_size = 64;
+  settings.density = 1;
+  EXPECT_EQ(planned_density(settings, 8192), 1);
+  settings.density = 0.001f;  // first, previous and own block alone: 1 + 2 + 126 * 3 of 8256
+  EXPECT_DOUBLE_EQ(planned_density(settings, 8192), 381.0 / 8256);
+  settings.local_blocks = 1;
+  EXPECT_DOUBLE_EQ(planned_density(settings, 8192), 255.0 / 8256);
+  settings.density = 0.2f;
+  EXPECT_NEAR(planned_density(settings, 8192), 0.2, 1e-3);
+  EXPECT_EQ(planned_density(settings, 8191), planned_density(settings, 8192));
+}
+
 TEST(MatchDensity, RefusesWhatIsNoDensity) {
   const auto same = [](double setting) { return setting; };
-  EXPECT_THROW(match_density(0, same), Error);
-  EXPECT_THROW(match_density(1.01, same), Error);
-  EXPECT_THROW(match_density(std::numeric_limits<double>::quiet_NaN(), same), Error);
+  EXPECT_THROW(match_density(0, same, same), Error);
+  EXPECT_THROW(match_density(1.01, same, same), Error);
+  EXPECT_THROW(match_density(std::numeric_limits<double>::quiet_NaN(), same, same), Error);
 }
 
 }  // namespace

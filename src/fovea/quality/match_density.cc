@@ -2,24 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/selector/selection_rules.h"
 
 namespace fovea::quality {
+namespace {
 
-MatchedBudget match_density(double target, const std::function<double(double)>& measure) {
-  check_argument(target > 0 && target <= 1, "a density must be in (0, 1], is {}", target);
+bool is_near(double a, double b) { return std::abs(a - b) <= kDensityTolerance; }
+
+// Secant steps from `setting` on; ends early when `is_enough` says so of the best one yet.
+MatchedBudget step_towards(double target, double setting, const DensityOf& density_of,
+                           const std::function<bool(const MatchedBudget&)>& is_enough) {
   constexpr int kMostMeasurements = 7;
   constexpr double kLeastSetting = 1e-4;
   MatchedBudget best;
   double previous_setting = 0, previous_measured = 0;
-  double setting = target;
   for (int i = 0; i < kMostMeasurements; ++i) {
-    const double measured = measure(setting);
+    const double measured = density_of(setting);
     if (i == 0 || std::abs(measured - target) < std::abs(best.measured - target)) {
-      best = {setting, measured, std::abs(measured - target) <= kDensityTolerance};
+      best = {setting, measured, is_near(measured, target)};
     }
-    if (best.matched || !(measured > 0)) break;
+    if (is_enough(best) || !(measured > 0)) break;
     // In logarithms, where the first step takes both to grow in proportion.
     const double power =
         i == 0 ? 1 : std::log(measured / previous_measured) / std::log(setting / previous_setting);
@@ -31,6 +37,26 @@ MatchedBudget match_density(double target, const std::function<double(double)>& 
     if (setting == previous_setting) break;
   }
   return best;
+}
+
+}  // namespace
+
+double planned_density(const SelectorSettings& settings, int64_t length) {
+  const int64_t num_blocks = ceil_div(length, settings.block_size);
+  const std::vector<int32_t> counts = budget_counts(settings, num_blocks);
+  const int64_t kept = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  return static_cast<double>(2 * kept) / static_cast<double>(num_blocks * (num_blocks + 1));
+}
+
+MatchedBudget match_density(double target, const DensityOf& plan, const DensityOf& measure) {
+  check_argument(target > 0 && target <= 1, "a density must be in (0, 1], is {}", target);
+  const auto is_matched = [](const MatchedBudget& best) { return best.matched; };
+  const MatchedBudget planned = step_towards(target, target, plan, is_matched);
+  return step_towards(target, planned.setting, measure, [&](const MatchedBudget& best) {
+    // Where the plan knows of no better budget and foretold this one's density, there is none.
+    return best.matched || (!planned.matched && best.setting == planned.setting &&
+                            is_near(best.measured, planned.measured));
+  });
 }
 
 }  // namespace fovea::quality

@@ -1,7 +1,10 @@
 // Budgets that keep what was asked for, forced blocks included: comparisons need one density.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+
+#include "fovea/selector/block_selector.h"
 
 namespace fovea::quality {
 
@@ -14,12 +17,20 @@ struct MatchedBudget {
   bool matched = false;  // within kDensityTolerance of the target
 };
 
-/// Finds the budget under which `measure` gives `target`, both shares of the causal pairs in
-/// (0, 1]: the target itself, and where that misses, secant steps, at most seven measurements in
-/// all.
+/// Share of the causal pairs that a prompt of `length` tokens, 1 or more, keeps under the budget of
+/// `settings`, forced blocks included, if every query block keeps the count that the budget gives
+/// it. No prompt is read; methods whose branches overlap, or blocks that must be kept, move it.
+double planned_density(const SelectorSettings& settings, int64_t length);
+
+/// A budget's density as it is foretold or measured, both shares of the causal pairs in (0, 1].
+using DensityOf = std::function<double(double setting)>;
+
+/// Finds the budget under which `measure` gives `target`: the target itself, and where that misses,
+/// secant steps, at most seven measurements in all. The steps are first gone through with `plan`,
+/// which costs nothing; where it is right, one measurement is all.
 ///
 /// Where no budget will do (forced blocks alone keep more; a method that does not follow its
 /// budget) the nearest one found is returned, not matched.
-MatchedBudget match_density(double target, const std::function<double(double setting)>& measure);
+MatchedBudget match_density(double target, const DensityOf& plan, const DensityOf& measure);
 
 }  // namespace fovea::quality
