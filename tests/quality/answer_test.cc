@@ -68,6 +68,17 @@ TEST_F(NeedleModel, CannotAnswerWhatItDoesNotRead) {
   }
 }
 
+TEST_F(NeedleModel, MayGiveTheAnswersOfASetInAnyOrder) {
+  Session session(model_);
+  Task task = this->task("single", 2048, 1);
+  Question& question = task.questions[0];
+  const int32_t right = question.answer_tokens.front();
+  question.answer_tokens.front() = right + 1;
+  EXPECT_THAT(answer_task(session, task).scores, ElementsAre(0));
+  question.other_first_tokens = {right};
+  EXPECT_THAT(answer_task(session, task).scores, ElementsAre(1));
+}
+
 // What a model would write, scored: here the gap that the needle model was trained to fill.
 TEST_F(NeedleModel, WritesAnswersAndScoresThem) {
   const Task forced = task("single", 2048, 1);

@@ -16,8 +16,10 @@
 namespace fovea::quality {
 namespace {
 
+using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // Tasks for the model that the project carries, in a text that it carries as well.
 class Tasks : public testing::Test {
@@ -153,6 +155,10 @@ TEST_F(Tasks, CommonWordsOccurThirtyTimesAndOthersThree) {
     EXPECT_EQ(times, is_asked ? 30 : 3) << word;
   }
   EXPECT_LT(text.find(asked[0]), text.find(asked[1]));
+  const auto first_token = [&](size_t i) { return task.questions[i].answer_tokens.front(); };
+  EXPECT_THAT(task.questions[0].other_first_tokens, ElementsAre(first_token(1), first_token(2)));
+  EXPECT_THAT(task.questions[1].other_first_tokens, ElementsAre(first_token(2)));
+  EXPECT_THAT(task.questions[2].other_first_tokens, IsEmpty());
 }
 
 TEST_F(Tasks, FrequentWordsAreAskedForInOrder) {

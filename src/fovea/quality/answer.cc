@@ -1,5 +1,6 @@
 #include "fovea/quality/answer.h"
 
+#include <algorithm>
 #include <span>
 
 #include "fovea/base/error.h"
@@ -27,8 +28,10 @@ TaskOutcome answer_forced(Session& session, const Task& task, const PrefillOptio
     bool right = true;
     for (size_t i = 0; i < question.answer_tokens.size(); ++i) {
       const auto row = static_cast<size_t>(question.answer_begin - 1 - first_row) + i;
-      right = right &&
-              argmax(logits.subspan(row * vocab_size, vocab_size)) == question.answer_tokens[i];
+      const int32_t choice = argmax(logits.subspan(row * vocab_size, vocab_size));
+      // The rest of another answer stands nowhere, so its first token decides.
+      if (i == 0 && std::ranges::count(question.other_first_tokens, choice) > 0) break;
+      right = right && choice == question.answer_tokens[i];
     }
     outcome.scores.push_back(right ? 1 : 0);
   }

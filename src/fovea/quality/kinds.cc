@@ -208,6 +208,7 @@ Story word_story(const StorySource& source, WordCounts counts) {
   } else {
     story.clozes.push_back(
         make_cloze(source.forms.sentence(common ? "common" : "frequent"), values, gaps, facts));
+    story.clozes.back().any_order = common;
   }
   return story;
 }

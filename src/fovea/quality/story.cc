@@ -22,6 +22,7 @@ Tokens encode_clozes(std::span<const Cloze> clozes, const EncodeFunction& encode
                      std::vector<Question>& questions) {
   Tokens tokens;
   for (size_t i = 0; i < clozes.size(); ++i) {
+    const size_t first = questions.size();
     for (const Gap& gap : clozes[i].gaps) {
       Question question;
       question.fact = gap.fact.text;
@@ -35,6 +36,11 @@ Tokens encode_clozes(std::span<const Cloze> clozes, const EncodeFunction& encode
       question.answer_begin = static_cast<int64_t>(tokens.size());
       append(tokens, question.answer_tokens);
       questions.push_back(std::move(question));
+    }
+    for (size_t at = first; clozes[i].any_order && at < questions.size(); ++at) {
+      for (size_t later = at + 1; later < questions.size(); ++later) {
+        questions[at].other_first_tokens.push_back(questions[later].answer_tokens.front());
+      }
     }
     if (i + 1 < clozes.size()) append(tokens, encode(clozes[i].end));
   }

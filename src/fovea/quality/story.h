@@ -29,7 +29,8 @@ struct Gap {
 /// A sentence with gaps.
 struct Cloze {
   std::vector<Gap> gaps;
-  std::string end;  // what comes after the last gap: "."
+  std::string end;         // what comes after the last gap: "."
+  bool any_order = false;  // the gaps' answers are a set
 };
 
 /// The same content for both ways of asking: gaps to fill, or one question in words.

@@ -20,7 +20,8 @@ using EncodeFunction = std::function<std::vector<int32_t>(std::string_view)>;
 
 enum class Scoring {
   kForced,    // 1 when every answer token is the model's first choice where it stands in the text:
-              // teacher forcing, many questions for one prefill
+              // teacher forcing, many questions for one prefill. Of a set, in any order, also when
+              // the first choice is the first token of an answer still to come
   kAllFound,  // share of the answers found in the generated text, whatever their case: RULER's
               // string_match_all
   kAnyFound,  // 1 when any answer is found: RULER's string_match_part
@@ -38,6 +39,8 @@ struct Question {
   double depth = 0;                    // where the fact stands, 0 (beginning) ... 1 (end)
   std::vector<int32_t> answer_tokens;  // kForced: of answers[0]
   int64_t answer_begin = 0;            // kForced: place of answer_tokens[0] in Task::tokens
+  // kForced: first tokens of later questions' answers that would be as right here
+  std::vector<int32_t> other_first_tokens;
 };
 
 /// One prompt and its questions. kForced: the questions stand at its end with their answers, the
