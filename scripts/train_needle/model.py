@@ -24,6 +24,7 @@ class Config:
     rope_theta: float = 5e6
     norm_eps: float = 1e-6
     context_length: int = 131072
+    thought_layers: int = 5  # after which training asks for the first of two hops; inference knows nothing of it
 
 
 def init_parameters(config: Config, device: str, seed: int) -> Parameters:
@@ -110,8 +111,8 @@ class Decoder:
     def _weights(self, layer: int, names: str) -> list[torch.Tensor]:
         return [self.parameters[f"model.layers.{layer}.{name}.weight"] for name in names.split()]
 
-    def hidden(self, ids: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """ids [batch, length] and a RoPE row for each token to the residual stream after the last layer."""
+    def hidden(self, ids: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """ids [batch, length] and a RoPE row for each token to the residual stream after thought_layers and after all."""
         batch, length = ids.shape
         eps = self.config.norm_eps
         x = F.embedding(ids.reshape(-1), self.parameters["model.embed_tokens.weight"]).to(self.dtype)
@@ -124,7 +125,9 @@ class Decoder:
             weights = self._weights(layer, "self_attn.o_proj post_attention_layernorm mlp.gate_proj mlp.up_proj "
                                            "mlp.down_proj")
             x = self.after_attention(x, attended, *weights, eps)
-        return x
+            if layer + 1 == self.config.thought_layers:
+                middle = x
+        return middle, x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         h = rms_norm(hidden, self.parameters["model.norm.weight"], self.config.norm_eps)
@@ -162,8 +165,8 @@ class Muon:
             if rows > cols:
                 update = update.transpose(1, 2)
             rate = self.learning_rate * factor * max(1.0, rows / cols) ** 0.5
-            for matrix, change in zip(group, update.float()):
-                matrix.add_(change, alpha=-rate)
+            torch._foreach_add_(group, list(update.float().unbind()), alpha=-rate)
+            for matrix in group:
                 matrix.grad = None
 
 

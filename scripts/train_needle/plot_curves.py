@@ -11,7 +11,8 @@ import pathlib
 
 WIDTH, HEIGHT, LEFT, TOP, PLOT_WIDTH, PLOT_HEIGHT = 760, 340, 46, 24, 580, 270
 COLORS = {"code": "#1f6fb4", "two_word": "#5aa9d6", "list": "#2a8a4a", "trace": "#7a5ab0", "soft": "#c8871a",
-          "lives": "#c0392b", "works": "#e27a9b", "common": "#555555", "frequent": "#a0a040"}
+          "lives": "#c0392b", "works": "#e27a9b", "stated": "#8a5a3a", "office": "#40b0a0",
+          "common": "#555555", "frequent": "#a0a040"}
 
 
 def stage_rows(curve: list[dict]) -> list[dict]:

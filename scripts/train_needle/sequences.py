@@ -18,17 +18,23 @@ import tokenizers
 # What a token is for: language loss, no loss (made up, nothing could predict it), or an answer of a
 # kind, FIRST_ANSWER + index in ANSWER_KINDS.
 TEXT, UNPREDICTABLE, FIRST_ANSWER = 0, 1, 2
-ANSWER_KINDS = ("code", "two_word", "list", "trace", "soft", "lives", "works", "common", "frequent")
+ANSWER_KINDS = ("code", "two_word", "list", "trace", "soft", "lives", "works", "stated", "office", "common", "frequent")
 DEPTH_OF_LAST_FACT = 0.97
 BEGIN_ID = 0
 
 Words = list[int]  # token ids
+
+# Asked in training only: the second hop of `works` alone, and both with the office named between them.
+TRAINING_FORMS = {"where_is": " Where is the {office} office? In {word}.",
+                  "where_stated": " Where does {name} work? For the {office} office in {word}."}
 
 
 @dataclasses.dataclass
 class Sentence:
     ids: list[int]
     marks: list[int]  # one a token
+    # One a token: the id that the first layers should find where this token is foretold. 0: none.
+    thoughts: list[int]
 
 
 @dataclasses.dataclass
@@ -46,8 +52,9 @@ class Placed:
 
 @dataclasses.dataclass
 class Sequence:
-    ids: np.ndarray    # [length] int64
-    marks: np.ndarray  # [length] int8
+    ids: np.ndarray       # [length] int64
+    marks: np.ndarray     # [length] int8
+    thoughts: np.ndarray  # [length] int64
     questions: list[np.ndarray]  # places of each question's answer tokens
 
 
@@ -57,7 +64,7 @@ class Forms:
     def __init__(self, path: pathlib.Path, tokenizer: tokenizers.Tokenizer):
         settings = json.loads(path.read_text())
         self.tokenizer = tokenizer
-        self.texts: dict[str, str] = settings["forced"]
+        self.texts: dict[str, str] = settings["forced"] | TRAINING_FORMS
         self.adjectives = [self.encode(" " + word) for word in settings["adjectives"]]
         self.digits = [self.encode(str(digit))[0] for digit in range(10)]
         self.parts = {name: self._cut(text) for name, text in self.texts.items()}
@@ -78,16 +85,19 @@ class Forms:
                 parts.append((slot, []))
         return parts
 
-    def fill(self, name: str, slots: dict[str, Words], kind: str = "", gaps: tuple[str, ...] = ()) -> Sentence:
-        """The form with its slots filled; `gaps` are those that answer a question of `kind`."""
-        sentence = Sentence([], [])
+    def fill(self, name: str, slots: dict[str, Words], kind: str = "", gaps: tuple[str, ...] = (),
+             thought: int = 0) -> Sentence:
+        """The form with its slots filled; `gaps` answer a question of `kind`, by way of `thought` if there is one."""
+        sentence = Sentence([], [], [])
         for slot, ids in self.parts[name]:
             mark = TEXT
+            is_gap = slot in gaps
             if slot:
                 ids = slots[slot]
-                mark = FIRST_ANSWER + ANSWER_KINDS.index(kind) if slot in gaps else UNPREDICTABLE
+                mark = FIRST_ANSWER + ANSWER_KINDS.index(kind) if is_gap else UNPREDICTABLE
             sentence.ids += ids
             sentence.marks += [mark] * len(ids)
+            sentence.thoughts += [thought if is_gap else 0, *[0] * (len(ids) - 1)] if ids else []
         return sentence
 
 
@@ -154,22 +164,33 @@ class Scene:
 
     def lives(self) -> Group:
         slots = {"name": self._name_once(), "word": self._word()}
-        return Group([self.forms.fill("lives", slots)], self.forms.fill("where_lives", slots, "lives", ("word",)))
+        question = self.forms.fill("where_lives", slots, "lives", ("word",), thought=slots["word"][0])
+        return Group([self.forms.fill("lives", slots)], question)
 
-    def works(self) -> Group:
-        """Two hops: who works for which office, and where that is. Often two people share an office."""
+    def works(self, form: str = "where_works") -> Group:
+        """Two hops: who works for which office, and where that is. Often two people share an office.
+
+        The first layers should find the office, the others its place.
+        """
         slots = {"name": self._name_once(), "office": self._name_once(), "word": self._word()}
         facts = [self.forms.fill("works", slots), self.forms.fill("office", slots)]
         if self.rng.random() < 0.6:
             facts.append(self.forms.fill("works", slots | {"name": self._name_once()}))
         facts = [facts[i] for i in self.rng.permutation(len(facts))]
-        return Group(facts, self.forms.fill("where_works", slots, "works", ("word",)))
+        if form == "where_stated":
+            return Group(facts, self.forms.fill(form, slots, "stated", ("office", "word")))
+        kind = "works" if form == "where_works" else "office"
+        return Group(facts, self.forms.fill(form, slots, kind, ("word",), thought=slots["office"][0]))
+
+    def works_somehow(self) -> Group:
+        """The same, asked in one of three ways: two of them teach what the first needs."""
+        return self.works(str(self.rng.choice(["where_works", "where_stated", "where_is"], p=[0.5, 0.3, 0.2])))
 
 
 GROUPS: dict[str, Callable[[Scene], Group]] = {
     "code": Scene.code, "list": Scene.list_of_codes, "trace": Scene.trace, "soft": Scene.soft,
-    "lives": Scene.lives, "works": Scene.works}
-GROUP_WEIGHTS = {"code": 4.0, "list": 4.0, "trace": 2.5, "soft": 2.5, "lives": 2.5, "works": 6.0}
+    "lives": Scene.lives, "works": Scene.works_somehow}
+GROUP_WEIGHTS = {"code": 3.0, "list": 3.0, "trace": 2.5, "soft": 2.0, "lives": 4.0, "works": 12.0}
 
 
 def word_counts(form: str, num_words: int, num_names: int, rng: np.random.Generator, exact: bool) -> np.ndarray:
@@ -188,22 +209,25 @@ def word_counts(form: str, num_words: int, num_names: int, rng: np.random.Genera
     return counts[counts > 0]
 
 
-def asked_words(form: str, seen: list[int]) -> list[int]:
-    """The three words that stand out of those seen so far: by first appearance, or the most frequent first.
+def asked_words(form: str, seen: list[int], rng: np.random.Generator) -> list[int]:
+    """The three words that stand out of those seen so far: in random order, or the most frequent first.
 
-    None when it is not clear which they are.
+    Empty when it is not clear which they are.
     """
-    distinct, first, count = np.unique(np.array(seen, np.int64), return_index=True, return_counts=True)
+    distinct, count = np.unique(np.array(seen, np.int64), return_counts=True)
     order = np.argsort(-count)
     clear = [2] if form == "common" else [0, 1, 2]
     if len(order) < 4 or any(count[order[i]] < 1.4 * count[order[i + 1]] for i in clear):
         return []
-    return distinct[sorted(order[:3], key=lambda i: first[i]) if form == "common" else order[:3]].tolist()
+    return distinct[rng.permutation(order[:3]) if form == "common" else order[:3]].tolist()
 
 
 def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: np.random.Generator,
-               exact: bool, ask_depths: list[float]) -> list[Placed]:
-    """Lines of words, spread evenly with some chance, and questions about them at the depths given."""
+               exact: bool, ask_depth: float) -> list[Placed]:
+    """Lines of words, spread evenly with some chance, and one question about those before it.
+
+    One only: a second answer could be copied from the first.
+    """
     counts = word_counts(form, num_words, len(names), rng, exact)
     words = np.repeat(np.array(names)[rng.permutation(len(names))[:len(counts)]], counts)
     words = words[rng.permutation(len(words))].tolist()
@@ -211,11 +235,10 @@ def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: n
     lines = [words[i:i + per_line] for i in range(0, len(words), per_line)]
     depths = [DEPTH_OF_LAST_FACT * (i + rng.random()) / len(lines) for i in range(len(lines))]
     placed = [Placed(depth, forms.fill("words", {"words": line})) for depth, line in zip(depths, lines)]
-    for ask_depth in ask_depths:
-        asked = asked_words(form, [word for depth, line in zip(depths, lines) if depth < ask_depth for word in line])
-        if asked:
-            slots = {f"word{i}": [word] for i, word in enumerate(asked, 1)}
-            placed.append(Placed(ask_depth, forms.fill(form, slots, form, tuple(slots)), is_question=True))
+    asked = asked_words(form, [word for depth, line in zip(depths, lines) if depth < ask_depth for word in line], rng)
+    if asked:
+        slots = {f"word{i}": [word] for i, word in enumerate(asked, 1)}
+        placed.append(Placed(ask_depth, forms.fill(form, slots, form, tuple(slots)), is_question=True))
     return placed
 
 
@@ -240,7 +263,7 @@ class SequenceMaker:
         if num_filler < 0:
             raise ValueError(f"{len(placed)} sentences do not fit {length} tokens")
         filler = self._filler(num_filler, rng, is_one_stretch)
-        ids, marks = np.full(length, BEGIN_ID, np.int64), np.zeros(length, np.int8)
+        ids, marks, thoughts = np.full(length, BEGIN_ID, np.int64), np.zeros(length, np.int8), np.zeros(length, np.int64)
         at, next_filler, questions = 1, 0, []
         for p in sorted(placed, key=lambda p: p.depth):
             cut = int(p.depth * num_filler)
@@ -248,33 +271,33 @@ class SequenceMaker:
             ids[at:at + size] = filler[next_filler:cut]
             at, next_filler = at + size, cut
             end = at + len(p.sentence.ids)
-            ids[at:end], marks[at:end] = p.sentence.ids, p.sentence.marks
+            ids[at:end], marks[at:end], thoughts[at:end] = p.sentence.ids, p.sentence.marks, p.sentence.thoughts
             if p.is_question:
                 questions.append(at + np.flatnonzero(marks[at:end] >= FIRST_ANSWER))
             at = end
         ids[at:] = filler[next_filler:]
-        return Sequence(ids, marks, questions)
+        return Sequence(ids, marks, thoughts, questions)
 
     def training_sequence(self, length: int, rng: np.random.Generator) -> Sequence:
         """Facts and questions are 2 to 65 % of the text (short ones have many), of all kinds in random shares.
 
-        Three texts in ten have lines of words as well. Questions stand on the way and at the end.
+        Half of the texts have lines of words as well. Questions stand on the way and at the end.
         """
         least = 0.3 if length <= 2048 else 0.08 if length <= 8192 else 0.02
         budget = math.exp(rng.uniform(math.log(least), math.log(0.65))) * length
         num_pool = int(math.exp(rng.uniform(math.log(6), math.log(400))))
         scene = Scene(self.forms, self.names, rng, num_pool, two_word_share=float(rng.choice([0.0, 0.4, 1.0])))
-        shares = np.array([GROUP_WEIGHTS[name] for name in GROUPS]) * rng.exponential(1.0, len(GROUPS))
+        shares = np.array([GROUP_WEIGHTS[name] for name in GROUPS]) * rng.exponential(1.0, len(GROUPS)) ** 2
         kinds = list(GROUPS.values())
         asked_share = rng.uniform(0.5, 1.0)
 
         placed: list[Placed] = []
         used = 0
-        if rng.random() < 0.3:
-            form = "common" if rng.random() < 0.5 else "frequent"
+        if rng.random() < 0.5:
+            form = "common" if rng.random() < 0.6 else "frequent"
             num_words = max(60, int(rng.uniform(0.05, 0.4) * length))
-            ask_depths = sorted([*rng.uniform(0.2, 1.0, 3).tolist(), 1.0])
-            placed = word_lines(self.forms, self.names, form, num_words, rng, False, ask_depths)
+            ask_depth = 1.0 if rng.random() < 0.5 else float(rng.uniform(0.4, 1.0))
+            placed = word_lines(self.forms, self.names, form, num_words, rng, False, ask_depth)
             used = sum(len(p.sentence.ids) for p in placed)
             budget += used
         for kind in rng.choice(len(kinds), size=length // 16, p=shares / shares.sum()):
@@ -291,15 +314,15 @@ class SequenceMaker:
         placed = [placed[i] for i in rng.permutation(len(placed))]  # sorting is stable: questions at the end mix
         return self._lay_out(placed, length, rng, is_one_stretch=False)
 
-    def training_batch(self, length: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """ids and marks [num_tokens / length, length]."""
+    def training_batch(self, length: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """ids, marks and thoughts [num_tokens / length, length]."""
         made: list[Sequence] = []
         while len(made) < num_tokens // length:
             try:
                 made.append(self.training_sequence(length, rng))
             except ValueError:
                 continue  # more sentences than tokens, which short lengths meet now and then
-        return np.stack([s.ids for s in made]), np.stack([s.marks for s in made])
+        return tuple(np.stack([getattr(s, name) for s in made]) for name in ("ids", "marks", "thoughts"))
 
     def task(self, kind: str, length: int, rng: np.random.Generator) -> Sequence:
         """One text of an evaluation: facts at random depths, its questions at the end.
@@ -308,7 +331,7 @@ class SequenceMaker:
         """
         if kind in ("common_words", "frequent_words"):
             form = kind.removesuffix("_words")
-            placed = word_lines(self.forms, self.names, form, length // 4, rng, True, [1.0])
+            placed = word_lines(self.forms, self.names, form, length // 4, rng, True, 1.0)
             return self._lay_out(placed, length, rng, is_one_stretch=True)
         num_facts = max(8, length // 256)
         recall = functools.partial(Scene.code, form="recall")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import safetensors.torch
 import tokenizers
 import torch
 import torch.utils.data
@@ -29,16 +30,18 @@ import sequences
 FORMS = pathlib.Path(__file__).resolve().parents[2] / "src/fovea/quality/data/task_forms.json"
 # Length of the training texts up to a share of the training time. A quarter of the batches (more in
 # the last stage) is shorter by powers of two, so that nothing is forgotten.
-STAGES = ((0.09, 512), (0.29, 2048), (0.58, 8192), (0.79, 32768), (1.0, 65536))
+STAGES = ((0.12, 512), (0.36, 2048), (0.64, 8192), (0.82, 32768), (1.0, 65536))
 SHORTER_SHARE, SHORTER_SHARE_AT_END = 0.25, 0.4
 JUMP_SHARE = 0.4        # of texts whose positions leap ahead
 DECAY_SHARE = 0.35      # of the time, at the end, in which the learning rate falls to zero
 WARM_UP_STEPS = 60
 MUON_RATE, ADAM_RATE = 0.02, 2e-3
 ANSWER_WEIGHT = 2.0     # of the answers' loss beside the text's
+THOUGHT_WEIGHT = 1.0    # of the loss of what the first layers should find
+TOKENS_PER_THOUGHT = 32  # at least: a batch's thoughts beyond that are left out
 # Weight of one answer token: kinds with few tokens an answer, and hard kinds, count more.
 TOKEN_WEIGHTS = {"code": 1.0, "two_word": 1.5, "list": 0.8, "trace": 1.5, "soft": 5.0, "lives": 5.0, "works": 8.0,
-                 "common": 6.0, "frequent": 6.0}
+                 "stated": 5.0, "office": 5.0, "common": 6.0, "frequent": 6.0}
 
 
 def stage_length(progress: float) -> int:
@@ -63,7 +66,11 @@ def load_material(corpus: pathlib.Path, forms_path: pathlib.Path) -> Material:
 
 
 class TrainingBatches(torch.utils.data.IterableDataset):
-    """Batches without end: ids, marks, positions [batch, length], batch * length being `num_tokens`."""
+    """Batches without end: ids, marks, positions [batch, length], batch * length being `num_tokens`.
+
+    And the places, in the flattened batch, at which the first layers should find an id, and which
+    (-100: none, to fill up) [num_tokens / TOKENS_PER_THOUGHT].
+    """
 
     def __init__(self, material: Material, num_tokens: int, longest: int, seed: int, progress):
         self.maker, self.num_tokens, self.longest, self.seed = material.maker("train"), num_tokens, longest, seed
@@ -78,9 +85,14 @@ class TrainingBatches(torch.utils.data.IterableDataset):
             is_last = length == STAGES[-1][1]
             if length > 512 and rng.random() < (SHORTER_SHARE_AT_END if is_last else SHORTER_SHARE):
                 length = 512 << int(rng.integers(0, (length // 512).bit_length() - 1))
-            ids, marks = self.maker.training_batch(length, self.num_tokens, rng)
+            ids, marks, thoughts = self.maker.training_batch(length, self.num_tokens, rng)
+            before = np.roll(thoughts, -1, 1).reshape(-1)  # no text begins with an answer
+            found = np.flatnonzero(before)[:self.num_tokens // TOKENS_PER_THOUGHT]
+            places = np.arange(self.num_tokens // TOKENS_PER_THOUGHT)  # each once: gradients of one place add up slowly
+            known = np.full(len(places), -100)
+            places[:len(found)], known[:len(found)] = found, before[found]
             positions = sequences.jumping_positions(*ids.shape, 131072, JUMP_SHARE if length > 1024 else 0.0, rng)
-            yield torch.from_numpy(ids.astype(np.int32)), torch.from_numpy(marks), torch.from_numpy(positions)
+            yield tuple(torch.from_numpy(a) for a in (ids.astype(np.int32), marks, positions, places, known))
 
 
 class TaskBatches(torch.utils.data.Dataset):
@@ -112,26 +124,37 @@ def losses(hidden, norm, embedding, targets, text_weight, answer_weight, eps):
     return text, answer, logits.argmax(-1) == targets
 
 
+def thought_loss(middle, norm, embedding, places, known, eps):
+    """Loss of what the first layers should find, read off as the model's end is."""
+    h = decoder_model.rms_norm(middle[places], norm, eps)
+    logits = torch.nn.functional.linear(h, embedding.to(h.dtype)).float()
+    total = torch.nn.functional.cross_entropy(logits, known, ignore_index=-100, reduction="sum")
+    return total / (known >= 0).sum().clamp(min=1)
+
+
 class Tally:
     """Sums of one text length since the last report, kept on the device: nothing waits for them."""
 
     def __init__(self, device: str):
         self.kinds = torch.zeros(len(sequences.ANSWER_KINDS), 2, device=device)  # right, all
         self.text_loss = torch.zeros((), device=device)
+        self.thought_loss = torch.zeros((), device=device)
         self.steps = 0
 
-    def add(self, marks: torch.Tensor, hits: torch.Tensor, text_loss: torch.Tensor) -> None:
+    def add(self, marks: torch.Tensor, hits: torch.Tensor, text_loss: torch.Tensor, thought_loss: torch.Tensor) -> None:
         kind = marks.long() - sequences.FIRST_ANSWER
         is_answer = (kind >= 0).float()
         pairs = torch.stack((hits.float() * is_answer, is_answer), 1)
         self.kinds.index_add_(0, kind.clamp(min=0), pairs)
         self.text_loss += text_loss
+        self.thought_loss += thought_loss
         self.steps += 1
 
     def report(self) -> dict:
         kinds = {name: round(right / total, 4) for name, (right, total) in
                  zip(sequences.ANSWER_KINDS, self.kinds.tolist()) if total}
-        return {"text_loss": round(self.text_loss.item() / self.steps, 3), "token_accuracy": kinds}
+        return {"text_loss": round(self.text_loss.item() / self.steps, 3),
+                "thought_loss": round(self.thought_loss.item() / self.steps, 3), "token_accuracy": kinds}
 
 
 class Trainer:
@@ -141,8 +164,14 @@ class Trainer:
         on_gpu = self.device == "cuda"
         dtype = torch.bfloat16 if on_gpu else torch.float32
         self.parameters = decoder_model.init_parameters(config, self.device, args.seed)
+        if args.start:
+            start = safetensors.torch.load_file(args.start, self.device)
+            with torch.no_grad():
+                for name, parameter in self.parameters.items():
+                    parameter.copy_(start[name])
         self.decoder = decoder_model.Decoder(config, self.parameters, on_gpu, dtype)
         self.losses = torch.compile(losses) if on_gpu else losses
+        self.thought_loss = torch.compile(thought_loss) if on_gpu else thought_loss
         self.cos, self.sin = decoder_model.rope_tables(config, self.device)
         matrices = [p for name, p in self.parameters.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in self.parameters.items() if p.ndim == 1 or "embed" in name]
@@ -157,28 +186,30 @@ class Trainer:
             prefetch_factor=2 if args.workers else None))
         self.curve: list[dict] = []
 
-    def step(self, factor: float) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, float]:
-        """One update at `factor` of the learning rates; length, marks, hits, loss, seconds waited for data."""
+    def step(self, factor: float) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+        """One update at `factor` of the learning rates; length, marks, hits, losses of text and thoughts, seconds waited."""
         asked = time.monotonic()
         batch = next(self.batches)
         waited = time.monotonic() - asked
-        ids, marks, positions = (t.to(self.device, non_blocking=True) for t in batch)
+        ids, marks, positions, places, known = (t.to(self.device, non_blocking=True) for t in batch)
         ids, positions = ids.long(), positions.long().reshape(-1)
         targets = torch.roll(ids, -1, 1).reshape(-1)
         marks = torch.roll(marks, -1, 1)
         marks[:, -1] = sequences.UNPREDICTABLE  # nothing follows the last token
         marks = marks.reshape(-1)
-        hidden = self.decoder.hidden(ids, self.cos[positions], self.sin[positions])
+        middle, hidden = self.decoder.hidden(ids, self.cos[positions], self.sin[positions])
+        norm, embedding = (self.parameters[name] for name in ("model.norm.weight", "model.embed_tokens.weight"))
+        eps = self.config.norm_eps
         text_loss, answer_loss, hits = self.losses(
-            hidden, self.parameters["model.norm.weight"], self.parameters["model.embed_tokens.weight"], targets,
-            (marks == sequences.TEXT).float(), self.mark_weights[marks.long()], self.config.norm_eps)
-        (text_loss + ANSWER_WEIGHT * answer_loss).backward()
+            hidden, norm, embedding, targets, (marks == sequences.TEXT).float(), self.mark_weights[marks.long()], eps)
+        thought = self.thought_loss(middle, norm, embedding, places, known, eps)
+        (text_loss + ANSWER_WEIGHT * answer_loss + THOUGHT_WEIGHT * thought).backward()
         for group in self.adam.param_groups:
             group["lr"] = ADAM_RATE * factor
         self.muon.step(factor)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
-        return ids.shape[1], marks, hits, text_loss.detach(), waited
+        return ids.shape[1], marks, hits, text_loss.detach(), thought.detach(), waited
 
     def train(self) -> None:
         """Steps until the time is spent; reports every few seconds, saves when a stage ends."""
@@ -193,8 +224,8 @@ class Trainer:
             if stage_length(before) != stage_length(progress):
                 decoder_model.save_checkpoint(self.args.output, self.config, self.parameters)
             factor = min(1.0, (num_steps + 1) / WARM_UP_STEPS, max(0.02, (1 - progress) / DECAY_SHARE))
-            length, marks, hits, text_loss, wait = self.step(factor)
-            tallies.setdefault(length, Tally(self.device)).add(marks, hits, text_loss)
+            length, marks, hits, text_loss, thought_loss, wait = self.step(factor)
+            tallies.setdefault(length, Tally(self.device)).add(marks, hits, text_loss, thought_loss)
             num_steps += 1
             waited += wait
             if time.monotonic() - reported >= self.args.report_seconds or progress == 1:
@@ -209,7 +240,7 @@ class Trainer:
             self.curve.append(row)
             accuracy = " ".join(f"{kind} {value:.3f}" for kind, value in row["token_accuracy"].items())
             print(f"[{elapsed:6.1f}] step {num_steps} length {length} x{tally.steps} waited {waited:.1f} "
-                  f"text {row['text_loss']:.3f} {accuracy}", flush=True)
+                  f"text {row['text_loss']:.3f} thought {row['thought_loss']:.3f} {accuracy}", flush=True)
 
 
 @torch.no_grad()
@@ -225,11 +256,14 @@ def evaluate(decoder: decoder_model.Decoder, tasks: TaskBatches, workers: int, d
     for kind, ids, questions in loader:
         if time.monotonic() > deadline:
             break
-        hidden = decoder.hidden(torch.from_numpy(ids).to(device), cos, sin).view(tasks.batch, tasks.length, -1)
+        hidden = decoder.hidden(torch.from_numpy(ids).to(device), cos, sin)[1].view(tasks.batch, tasks.length, -1)
         right, total = counts.setdefault(kind, [0, 0])
         for text, text_questions in enumerate(questions):
             places = np.concatenate(text_questions)
-            hits = decoder.logits(hidden[text, places - 1]).argmax(-1).cpu().numpy() == ids[text, places]
+            choices = decoder.logits(hidden[text, places - 1]).argmax(-1).cpu().numpy()
+            hits = choices == ids[text, places]
+            if kind == "common_words":  # a set: any of the words that are still to come
+                hits = np.array([choice in ids[text, places[i:]] for i, choice in enumerate(choices)])
             answers = answer_spans(text_questions)
             right += sum(bool(hits[begin:end].all()) for begin, end in answers)
             total += len(answers)
@@ -262,6 +296,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--corpus", type=pathlib.Path, required=True, help="folder written by make_corpus.py")
     parser.add_argument("--forms", type=pathlib.Path, default=FORMS, help="the tasks' sentences")
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--start", type=pathlib.Path, help="model.safetensors to go on from (default: random weights)")
     parser.add_argument("--seconds", type=float, default=270, help="training time, after compiling (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds from the start after which measuring stops")
     parser.add_argument("--seed", type=int, default=1)
@@ -280,7 +315,7 @@ def main() -> int:
     args = parse_args()
     config = decoder_model.Config()
     if args.tiny:
-        config = dataclasses.replace(config, model_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=96)
+        config = dataclasses.replace(config, model_dim=64, num_layers=2, thought_layers=1, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=96)
     material = load_material(args.corpus, args.forms)
     args.output.mkdir(parents=True, exist_ok=True)
     shutil.copy(args.corpus / "tokenizer.json", args.output)

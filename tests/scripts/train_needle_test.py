@@ -45,6 +45,23 @@ class TrainingTexts(unittest.TestCase):
         self.assertFalse((first[0] == other[0]).all())
         self.assertTrue((first[0][:, 0] == sequences.BEGIN_ID).all())
 
+    def test_the_first_layers_are_asked_for_the_office(self):
+        scene = sequences.Scene(self.forms, self.names, np.random.default_rng(1), 20, 0.5)
+        for form in ("where_works", "where_is"):
+            group = scene.works(form)
+            at = [i for i, thought in enumerate(group.question.thoughts) if thought]
+            self.assertEqual(at, [i for i, mark in enumerate(group.question.marks) if mark >= sequences.FIRST_ANSWER])
+            office = self.tokenizer.decode([group.question.thoughts[at[0]]])
+            texts = [self.tokenizer.decode(fact.ids) for fact in group.facts]
+            self.assertTrue(any(text.startswith(f" The{office} office is in ") for text in texts), texts)
+
+    def test_lists_are_asked_about_once(self):
+        ids, marks, _ = self.maker.training_batch(2048, 2048 * 16, np.random.default_rng(1))
+        for form in ("common", "frequent"):
+            kind = sequences.FIRST_ANSWER + sequences.ANSWER_KINDS.index(form)
+            counts = (marks == kind).sum(axis=1)
+            self.assertEqual(set(counts.tolist()), {0, 3}, form)
+
     def test_every_task_has_its_answers_among_its_facts(self):
         for kind in sequences.TASKS:
             task = self.maker.task(kind, 2048, np.random.default_rng(1))
