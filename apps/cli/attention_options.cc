@@ -1,7 +1,10 @@
 #include "apps/cli/attention_options.h"
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -12,43 +15,91 @@
 namespace fovea::cli {
 namespace {
 
+using WitnessChoiceWord = std::pair<std::string, WitnessChoice>;
+const std::vector<WitnessChoiceWord> kWitnessChoices = {{"spread", WitnessChoice::kSpread},
+                                                        {"far", WitnessChoice::kFar},
+                                                        {"norm", WitnessChoice::kNorm}};
+using AggregationWord = std::pair<std::string, Aggregation>;
+const std::vector<AggregationWord> kAggregations = {{"sum", Aggregation::kSum},
+                                                    {"max", Aggregation::kMax},
+                                                    {"max_over_means", Aggregation::kMaxOverMeans}};
+
 template <typename T>
 void add_knob(CLI::App& command, const std::string& name, T& value,
               const std::string& description) {
   command.add_option(name, value, description)->capture_default_str()->group(kSelectionGroup);
 }
 
-// An option that takes one of two words and sets `value` to what the word stands for.
+// An option that takes one of some words and sets `value` to what the word stands for.
 template <typename T>
-void add_choice(CLI::App& command, const std::string& name, T& value, const std::string& word_a,
-                T a, const std::string& word_b, T b, const std::string& description) {
+void add_choice(CLI::App& command, const std::string& name, T& value,
+                const std::vector<std::pair<std::string, T>>& choices,
+                const std::string& description) {
+  std::vector<std::string> words;
+  std::string given;
+  for (const auto& [word, meaning] : choices) {
+    words.push_back(word);
+    if (meaning == value) given = word;
+  }
   command
       .add_option_function<std::string>(
           name,
-          [=, &value](const std::string& word) {
-            check_argument(word == word_a || word == word_b, "{} must be {} or {}, not \"{}\"",
-                           name, word_a, word_b, word);
-            value = word == word_a ? a : b;
+          [=, &value](const std::string& asked) {
+            for (const auto& [word, meaning] : choices) {
+              if (word != asked) continue;
+              value = meaning;
+              return;
+            }
+            fail(ErrorCode::kInvalidArgument, "{} must be {}, not \"{}\"", name,
+                 fmt::join(words, " or "), asked);
           },
           description)
-      ->default_str(value == a ? word_a : word_b)
-      ->type_name(word_a + "|" + word_b)
+      ->default_str(given)
+      ->type_name(fmt::format("{}", fmt::join(words, "|")))
       ->group(kSelectionGroup);
 }
 
-struct MethodName {
-  std::string method;
-  std::optional<int64_t> num_witnesses;
-};
+// Changes what one word after "witness:" stands for; false when it is none.
+bool apply_word(const std::string& word, SelectorSettings& selector) {
+  constexpr std::string_view kCalm = "calm=";
+  if (word.size() == 1 && word[0] >= '1' && word[0] <= '8') {
+    selector.num_witnesses = word[0] - '0';
+    return true;
+  }
+  if (word.starts_with(kCalm)) {
+    char* end = nullptr;
+    selector.calm_quantile = std::strtof(word.c_str() + kCalm.size(), &end);
+    return word.size() > kCalm.size() && *end == '\0';
+  }
+  for (const auto& [known, choice] : kWitnessChoices) {
+    if (word == known) selector.witness_choice = choice;
+    if (word == known) return true;
+  }
+  for (const auto& [known, aggregation] : kAggregations) {
+    if (word == known) selector.aggregation = aggregation;
+    if (word == known) return true;
+  }
+  if (word == "f8") selector.f8_witnesses = true;
+  if (word == "skip") selector.skip_by_bound = true;
+  if (word == "kv_head") selector.lists_per_kv_head = true;
+  return word == "f8" || word == "skip" || word == "kv_head";
+}
 
-// "witness:2" -> method "witness" with two witnesses; any other name is a method as it stands.
-MethodName parse_method_name(const std::string& name) {
+// Sets the method that `name` begins with, and for "witness:2:f8" what its words stand for.
+void apply_method_name(const std::string& name, SelectorSettings& selector) {
   constexpr std::string_view kWitnessColon = "witness:";
-  if (!name.starts_with(kWitnessColon)) return {name, std::nullopt};
-  const std::string digits = name.substr(kWitnessColon.size());
-  check_argument(digits.size() == 1 && digits[0] >= '1' && digits[0] <= '8',
-                 "\"{}\" must name 1 ... 8 witnesses, as in witness:4", name);
-  return {"witness", digits[0] - '0'};
+  if (!name.starts_with(kWitnessColon)) {
+    selector.method = parse_selector_method(name);
+    return;
+  }
+  selector.method = SelectorMethod::kWitness;
+  for (size_t begin = kWitnessColon.size(), end = 0; end != std::string::npos; begin = end + 1) {
+    end = name.find(':', begin);
+    check_argument(apply_word(name.substr(begin, end - begin), selector),
+                   "\"{}\" must name witnesses 1 ... 8, far, norm, f8, calm=0.5, max, "
+                   "max_over_means, kv_head or skip, as in witness:4:f8",
+                   name);
+  }
 }
 
 }  // namespace
@@ -70,6 +121,20 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "With --density: rescue's share of the blocks that are not forced");
   add_knob(command, "--witnesses", selector.num_witnesses,
            "witness, nearest, mass, peak: keys kept per page, 1 ... 8");
+  add_choice<WitnessChoice>(command, "--witness-choice", selector.witness_choice, kWitnessChoices,
+                            "Which keys: farthest from the mean and each other, from the mean "
+                            "alone, or by what their own "
+                            "query would miss");
+  add_choice<bool>(command, "--witness-type", selector.f8_witnesses,
+                   {{"auto", false}, {"f8", true}},
+                   "Type of the keys kept: the cache's, or E4M3 with a scale for each page");
+  add_knob(
+      command, "--calm-quantile", selector.calm_quantile,
+      "Pages whose radius is under this quantile of the pages before keep no keys; 0 for none");
+  command
+      .add_flag("--skip-by-bound", selector.skip_by_bound,
+                "witness: do not look at pages that their radius rules out")
+      ->group(kSelectionGroup);
   add_knob(
       command, "--coverage", selector.coverage,
       "antidiagonal, query_aware, self_similar, mass: share of the attention to keep; 0 for the "
@@ -87,11 +152,14 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "nearest: nats that a block may stay below a query's best");
   add_knob(command, "--least-peak", selector.least_peak,
            "peak: probability that some query must give a block");
-  add_choice(command, "--aggregation", selector.aggregation, "sum", Aggregation::kSum, "max",
-             Aggregation::kMax, "How a query block's rows make one score");
-  add_choice(command, "--quantiles", selector.quantiles, "causal", QuantileMode::kCausal, "prompt",
-             QuantileMode::kPrompt,
-             "rescue: radii are ranked over earlier blocks, or over all so far");
+  add_choice<Aggregation>(command, "--aggregation", selector.aggregation, kAggregations,
+                          "How a query block's rows make one score");
+  add_choice<bool>(command, "--lists", selector.lists_per_kv_head,
+                   {{"q_head", false}, {"kv_head", true}},
+                   "One list for every q head, or for all that share a KV head");
+  add_choice<QuantileMode>(command, "--quantiles", selector.quantiles,
+                           {{"causal", QuantileMode::kCausal}, {"prompt", QuantileMode::kPrompt}},
+                           "rescue: radii are ranked over earlier blocks, or over all so far");
   add_knob(command, "--quantile-low", selector.quantile_low,
            "rescue: radius where the uplift starts");
   add_knob(command, "--quantile-high", selector.quantile_high, "rescue: radius where it is full");
@@ -113,10 +181,10 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "streaming: first tokens kept");
   add_knob(command, "--local-tokens", selector.streaming_local_tokens,
            "streaming: last tokens kept");
-  add_choice(command, "--periphery", options.periphery, "none", false, "mean", true,
-             "Whether blocks that are not read are seen through their means");
-  add_choice(command, "--decode", options.sparse_decode, "dense", false, "sparse", true,
-             "Whether the answer's tokens read everything, or the selector's blocks too");
+  add_choice<bool>(command, "--periphery", options.periphery, {{"none", false}, {"mean", true}},
+                   "Whether blocks that are not read are seen through their means");
+  add_choice<bool>(command, "--decode", options.sparse_decode, {{"dense", false}, {"sparse", true}},
+                   "Whether the answer's tokens read everything, or the selector's blocks too");
   command
       .add_option_function<std::string>(
           "--kv-cache-dtype",
@@ -135,11 +203,9 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
   AttentionSettings settings;
   settings.f8_kv = options.f8_kv;
   if (name == "dense") return settings;
-  const MethodName parsed = parse_method_name(name);
   settings.selector = options.selector;
-  settings.selector->method = parse_selector_method(parsed.method);
+  apply_method_name(name, *settings.selector);
   settings.selector->density = options.density.value_or(default_density(settings.selector->method));
-  if (parsed.num_witnesses) settings.selector->num_witnesses = *parsed.num_witnesses;
   settings.periphery = options.periphery;
   settings.min_sparse_len = options.min_sparse_len;
   settings.sparse_decode = options.sparse_decode;
@@ -152,7 +218,8 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
 std::vector<std::string> parse_attention_list(const std::string& text) {
   std::vector<std::string> names;
   for (const std::string& name : split_list(text, "--attention")) {
-    if (name != "dense") parse_selector_method(parse_method_name(name).method);
+    SelectorSettings any;
+    if (name != "dense") apply_method_name(name, any);
     check_argument(std::find(names.begin(), names.end(), name) == names.end(),
                    "--attention names \"{}\" twice", name);
     names.push_back(name);

@@ -27,8 +27,8 @@ struct AttentionOptions {
 /// `options` must outlive the parse.
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 
-/// "dense", or a selector by its name; "witness:2" is witness with two witnesses, whatever the knob
-/// says. Throws kInvalidArgument naming the method or the knob that is wrong.
+/// "dense", or a selector by its name; "witness:2:f8" is witness with two witnesses, in f8e4m3,
+/// whatever the knobs say. Throws kInvalidArgument naming the method or the knob that is wrong.
 AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options);
 
 /// "dense,rescue" -> {"dense", "rescue"}. Throws kInvalidArgument on an unknown name, one given

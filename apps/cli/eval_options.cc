@@ -35,8 +35,8 @@ void add_selection_axes(CLI::App& command, EvalOptions& options) {
   command
       .add_option("--attention", options.axes.attention,
                   "Any of " + attention_names() +
-                      "; witness:2 keeps two witnesses; dense is always "
-                      "a row")
+                      "; witness:2:f8 keeps two witnesses in E4M3 (docs/selection.md has all "
+                      "words); dense is always a row")
       ->capture_default_str()
       ->type_name("NAME,NAME,...");
   command

@@ -66,6 +66,27 @@ TEST(EvalPlan, SettingsFollowTheAxes) {
   EXPECT_FLOAT_EQ(variants[2].with_budget(0.04).selector->density, 0.04f);
 }
 
+TEST(EvalPlan, WordsAfterWitnessAreSettings) {
+  const std::vector<EvalVariant> variants = expand_variants(
+      {"witness,witness:8:far:f8:calm=0.5,witness:norm:max_over_means,witness:skip,witness:kv_head",
+       "5", "off", "64"},
+      {});
+  ASSERT_EQ(variants.size(), 6u);
+  EXPECT_FALSE(is_lab(*variants[1].settings.selector));
+  const SelectorSettings& far = *variants[2].settings.selector;
+  EXPECT_EQ(far.num_witnesses, 8);
+  EXPECT_EQ(far.witness_choice, WitnessChoice::kFar);
+  EXPECT_TRUE(far.f8_witnesses);
+  EXPECT_FLOAT_EQ(far.calm_quantile, 0.5f);
+  const SelectorSettings& norm = *variants[3].settings.selector;
+  EXPECT_EQ(norm.num_witnesses, 4);
+  EXPECT_EQ(norm.witness_choice, WitnessChoice::kNorm);
+  EXPECT_EQ(norm.aggregation, Aggregation::kMaxOverMeans);
+  EXPECT_TRUE(variants[4].settings.selector->skip_by_bound);
+  EXPECT_TRUE(variants[5].settings.selector->lists_per_kv_head);
+  EXPECT_EQ(variants[2].name(false), "witness:8:far:f8:calm=0.5, 5 %");
+}
+
 TEST(EvalPlan, RefusesWhatIsNoAxis) {
   EXPECT_THAT(error_of({"rescue", "0.05", "off", "128"}), HasSubstr("percents in 0.1 ... 100"));
   EXPECT_THAT(error_of({"rescue", "5.34%", "off", "128"}), HasSubstr("\"5.34%\""));

@@ -231,13 +231,23 @@ TEST(Mistake, Numbers) {
         std::array{"--witnesses", "9", "num_witnesses"},
         std::array{"--block-size", "0", "block_size"},
         std::array{"--sink-blocks", "-1", "sink_blocks"}, std::array{"--quantiles", "some", "some"},
-        std::array{"--aggregation", "mean", "mean"}, std::array{"--periphery", "maybe", "maybe"}}) {
+        std::array{"--aggregation", "mean", "sum or max or max_over_means"},
+        std::array{"--witness-choice", "best", "best"}, std::array{"--witness-type", "f4", "f4"},
+        std::array{"--calm-quantile", "2", "calm_quantile"}, std::array{"--lists", "all", "all"},
+        std::array{"--periphery", "maybe", "maybe"}}) {
     expect_mistake(run_with({"-p", "x", "--attention", "rescue", knob, value}), named);
   }
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--lengths", "0"}, "--lengths");
   expect_mistake({"bench", "-m", kModel, "-f", "LICENSE", "--repetitions", "0"}, "repetitions");
   expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--tasks", "triple"}, "triple");
   expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", "witness:9"}, "witness:9");
+  for (const char* word : {"witness:", "witness:4:frob", "witness:calm=", "witness:calm=half"}) {
+    expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", word}, word);
+  }
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", "witness:calm=2"},
+                 "calm_quantile");
+  expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "--attention", "witness:max:skip"},
+                 "skip_by_bound needs aggregation sum");
   expect_mistake({"eval", "-m", kModel, "-f", "LICENSE", "-n", "0"}, "--questions");
   expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "--documents", "0"}, "--documents");
   expect_mistake({"kernels", "--q-heads", "3", "--kv-heads", "2"}, "--q-heads must be a multiple");

@@ -112,19 +112,34 @@ void expect_invariant(const CaseShape& shape, const SelectorSettings& settings,
   }
 }
 
-std::string method_name(const ::testing::TestParamInfo<SelectorMethod>& method) {
-  return std::string(selector_method_name(method.param));
+struct Variant {
+  std::string name;
+  SelectorSettings settings;
+};
+
+Variant plain(SelectorMethod method) {
+  SelectorSettings settings;
+  settings.method = method;
+  return {std::string(selector_method_name(method)), settings};
 }
 
-class InvarianceTest : public ::testing::TestWithParam<SelectorMethod> {};
+Variant witness(const std::string& name, void (*change)(SelectorSettings& settings)) {
+  Variant variant = plain(SelectorMethod::kWitness);
+  variant.name += "_" + name;
+  change(variant.settings);
+  return variant;
+}
+
+class InvarianceTest : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(InvarianceTest, ChunksBatchThreadsAndPrefix) {
   CaseShape shape;
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    SelectorSettings settings;
-    settings.method = GetParam();
+    SelectorSettings settings = GetParam().settings;
     settings.density = seed % 2 == 0 ? 0.0f : 0.25f;
-    settings.aggregation = seed % 4 < 2 ? Aggregation::kSum : Aggregation::kMax;
+    if (seed % 4 >= 2 && settings.aggregation == Aggregation::kSum && !settings.skip_by_bound) {
+      settings.aggregation = Aggregation::kMax;
+    }
     settings.uplift_clamp = seed % 3 == 0 ? 0.9f : 0.0f;
     settings.forced_in_maximum = seed % 3 == 1;
     settings.dense_tail_blocks = seed % 3 == 2 ? 2 : 0;
@@ -143,14 +158,23 @@ TEST_P(InvarianceTest, ChunksBatchThreadsAndPrefix) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, InvarianceTest,
-                         ::testing::Values(SelectorMethod::kCentroid, SelectorMethod::kRescue,
-                                           SelectorMethod::kWitness, SelectorMethod::kBound,
-                                           SelectorMethod::kOracle, SelectorMethod::kMinMax,
-                                           SelectorMethod::kAntidiagonal,
-                                           SelectorMethod::kSelfSimilar, SelectorMethod::kNearest,
-                                           SelectorMethod::kMass, SelectorMethod::kPeak),
-                         method_name);
+INSTANTIATE_TEST_SUITE_P(
+    Methods, InvarianceTest,
+    ::testing::Values(plain(SelectorMethod::kCentroid), plain(SelectorMethod::kRescue),
+                      plain(SelectorMethod::kWitness), plain(SelectorMethod::kBound),
+                      plain(SelectorMethod::kOracle), plain(SelectorMethod::kMinMax),
+                      plain(SelectorMethod::kAntidiagonal), plain(SelectorMethod::kSelfSimilar),
+                      plain(SelectorMethod::kNearest), plain(SelectorMethod::kMass),
+                      plain(SelectorMethod::kPeak),
+                      witness("far", [](auto& s) { s.witness_choice = WitnessChoice::kFar; }),
+                      witness("norm", [](auto& s) { s.witness_choice = WitnessChoice::kNorm; }),
+                      witness("f8", [](auto& s) { s.f8_witnesses = true; }),
+                      witness("calm", [](auto& s) { s.calm_quantile = 0.5f; }),
+                      witness("skip", [](auto& s) { s.skip_by_bound = true; }),
+                      witness("over_means",
+                              [](auto& s) { s.aggregation = Aggregation::kMaxOverMeans; }),
+                      witness("per_kv_head", [](auto& s) { s.lists_per_kv_head = true; })),
+    [](const auto& test) { return test.param.name; });
 
 // Why quantiles = causal is the default: those over the whole prompt see later blocks.
 TEST(Invariance, PromptQuantilesAreNotInvariant) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/tensor/bfloat16.h"
 
 namespace fovea::testing {
@@ -68,8 +69,29 @@ class Head {
     }
     return keys;
   }
-  // Witnesses and the mean of the rest.
-  std::vector<Row> witness_rows(int64_t block) const {
+  double radius(int64_t block) const {
+    const TensorView& radius = params_.stats.radius;
+    const int64_t entry = stats_entry(params_, plan_.seq, block);
+    return static_cast<double>(
+        radius.as<float>()[entry * radius.stride[0] + kv_head_ * radius.stride[1]]);
+  }
+  Row centroid(int64_t block) const {
+    const TensorView& centroid = params_.stats.centroid;
+    const int64_t entry = stats_entry(params_, plan_.seq, block);
+    return read(centroid, entry * centroid.stride[0] + kv_head_ * centroid.stride[1]);
+  }
+  // As the type of keys holds it.
+  Row stored(const Row& row) const {
+    Row result;
+    for (const double value : row) {
+      const auto single = static_cast<float>(value);
+      result.push_back(static_cast<double>(
+          params_.q.dtype == DType::kF32 ? single : to_float(to_bfloat16(single))));
+    }
+    return result;
+  }
+  // Witnesses that the page keeps and the mean of the rest.
+  std::vector<Row> stored_witness_rows(int64_t block) const {
     const BlockStatsView& stats = params_.stats;
     const int64_t entry = stats_entry(params_, plan_.seq, block);
     std::vector<Row> rows;
@@ -156,16 +178,82 @@ Judged judge_minmax(const Question& asked) {
   return judge_by_alpha(asked, masses);
 }
 
+double distance(WitnessChoice choice, const Row& key, const Row& from) {
+  Row difference = key;
+  for (size_t c = 0; c < key.size(); ++c) difference[c] -= from[c];
+  if (choice == WitnessChoice::kNorm) return dot(key, difference) / std::sqrt(dot(key, key));
+  return dot(difference, difference);
+}
+
+// Whether fewer than a share of the radii before the block's are under it.
+bool is_calm(const Head& head, int64_t block) {
+  std::vector<double> before;
+  for (int64_t b = 0; b < block; ++b) before.push_back(head.radius(b));
+  if (before.empty()) return false;
+  std::sort(before.begin(), before.end());
+  const double rank =
+      static_cast<double>(head.settings().calm_quantile) * static_cast<double>(before.size() - 1);
+  const auto low = static_cast<size_t>(rank);
+  const double next = before[std::min(low + 1, before.size() - 1)];
+  return head.radius(block) < before[low] + (rank - std::floor(rank)) * (next - before[low]);
+}
+
+// Witnesses and the mean of the rest: those of the page, or the variant's.
+std::vector<Row> witness_rows(const Head& head, int64_t block) {
+  const SelectorSettings& settings = head.settings();
+  if (!varies_witnesses(settings)) return head.stored_witness_rows(block);
+  std::vector<Row> left = head.keys_of(block), rows;
+  const bool calm = settings.calm_quantile > 0 && is_calm(head, block);
+  while (!calm && std::ssize(rows) < settings.num_witnesses) {
+    size_t best = 0;
+    double farthest = -std::numeric_limits<double>::infinity();
+    for (size_t t = 0; t < left.size(); ++t) {
+      double nearest = distance(settings.witness_choice, left[t], head.centroid(block));
+      for (const Row& witness : rows) {
+        if (settings.witness_choice == WitnessChoice::kFar) break;
+        nearest = std::min(nearest, distance(settings.witness_choice, left[t], witness));
+      }
+      if (nearest > farthest) best = t;
+      farthest = std::max(farthest, nearest);
+    }
+    rows.push_back(left[best]);
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
+  }
+  Row mean(left.front().size());
+  for (const Row& key : left) {
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += key[c] / static_cast<double>(left.size());
+  }
+  rows.push_back(mean);
+  double largest = 0;
+  for (const Row& row : rows) {
+    for (const double value : row) largest = std::max(largest, std::abs(value));
+  }
+  const auto scale = static_cast<double>(f8_growing_scale(static_cast<float>(largest)));
+  for (Row& row : rows) {
+    for (double& value : row) {
+      if (!settings.f8_witnesses) break;
+      value =
+          static_cast<double>(to_float(to_float8_e4m3(static_cast<float>(value / scale)))) * scale;
+    }
+    row = head.stored(row);
+  }
+  return rows;
+}
+
 // masses[row][block] as witnesses estimate them, in nats; or only the largest term of each.
 std::vector<Row> witness_masses(const Question& asked, bool largest_term) {
   const Head& head = asked.head;
+  std::vector<std::vector<Row>> rows_of_block;
+  for (int64_t b = 0; b < asked.q_block; ++b) rows_of_block.push_back(witness_rows(head, b));
   std::vector<Row> masses;
   for (const int64_t position : head.rows_of(asked.q_block)) {
     const Row q = head.query(position);
     Row of_row;
     for (int64_t b = 0; b < asked.q_block; ++b) {
       Row terms;
-      for (const Row& row : head.witness_rows(b)) terms.push_back(head.scale() * dot(q, row));
+      for (const Row& row : rows_of_block[static_cast<size_t>(b)]) {
+        terms.push_back(head.scale() * dot(q, row));
+      }
       const auto num_witnesses = static_cast<int64_t>(terms.size()) - 1;
       terms.back() += std::log(static_cast<double>(head.block_size() - num_witnesses));
       of_row.push_back(largest_term ? *std::max_element(terms.begin(), terms.end())
@@ -468,6 +556,8 @@ Judged judge(const Question& asked) {
       return judge_peak(asked);
     case SelectorMethod::kMinMax:
       return judge_minmax(asked);
+    case SelectorMethod::kWitness:
+      return judge_by_alpha(asked, witness_masses(asked, false));
     default:
       return {};
   }

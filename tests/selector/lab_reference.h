@@ -7,7 +7,7 @@
 namespace fovea::testing {
 
 /// The list of q head `q_head` and query block `q_block` of `plan`. Precondition: a method of the
-/// lab; keys and queries are finite.
+/// lab, or a variant of `witness` that it computes; keys and queries are finite.
 std::vector<int32_t> lab_reference_list(const SelectorParams& params, const SequencePlan& plan,
                                         int64_t q_head, int64_t q_block);
 

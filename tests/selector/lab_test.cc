@@ -123,6 +123,143 @@ INSTANTIATE_TEST_SUITE_P(LastRows, LabTest,
                                             kDensities),
                          variant_name);
 
+// A served method in a variant that pages have no statistics for, or one of the lab's with it.
+struct WitnessVariant {
+  const char* name;
+  SelectorMethod method = SelectorMethod::kWitness;
+  WitnessChoice choice = WitnessChoice::kSpread;
+  bool f8 = false;
+  float calm_quantile = 0;
+  bool skip = false;
+  Aggregation aggregation = Aggregation::kSum;
+
+  SelectorSettings settings() const {
+    SelectorSettings settings = settings_for(method);
+    settings.witness_choice = choice;
+    settings.f8_witnesses = f8;
+    settings.calm_quantile = calm_quantile;
+    settings.skip_by_bound = skip;
+    settings.aggregation = aggregation;
+    return settings;
+  }
+};
+
+// Every other key is nearly its neighbour's twin: the farthest keys come in pairs, of which a
+// choice that spreads takes one.
+Prompt make_twins(const CaseShape& shape, int64_t len, uint64_t seed) {
+  Prompt prompt = make_prompt(shape, len, seed);
+  const auto row = static_cast<size_t>(shape.num_kv_heads * shape.head_dim);
+  for (size_t i = row; i < prompt.k.size(); ++i) {
+    if (i / row % 2 == 1) prompt.k[i] = 0.9f * prompt.k[i - row] + 0.1f * prompt.k[i];
+  }
+  return prompt;
+}
+
+class WitnessVariantTest : public ::testing::TestWithParam<WitnessVariant> {};
+
+TEST_P(WitnessVariantTest, FollowsItsReference) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const float density : {0.0f, 0.3f}) {
+      SCOPED_TRACE(fmt::format("{}, density {}", dtype_name(dtype), density));
+      CaseShape shape;
+      shape.dtype = dtype;
+      shape.head_dim = dtype == DType::kF32 ? 24 : 32;
+      SelectorSettings settings = GetParam().settings();
+      settings.density = density;
+      settings.forced_in_maximum = dtype == DType::kBF16;
+      WholePrompt whole(shape, make_twins(shape, 29 * shape.block_size + 5, 23), settings);
+      expect_reference_lists(whole.call.params);
+      BlockSelection varied, served;
+      select_blocks(whole.call.params, {}, varied);
+      EXPECT_GT(varied.kept_pairs, varied.forced_pairs);
+      EXPECT_LT(varied.density(), 0.95);
+      const Prompt longer = make_twins(shape, 29 * shape.block_size + 6, 29);
+      WholePrompt other(shape, longer, settings);
+      Call step(other.pages, {&longer}, {1}, settings);
+      expect_reference_lists(step.params);
+      // A variant that keeps what the page's witnesses keep would show nothing; one that skips
+      // must.
+      SelectorSettings& plain = whole.call.params.settings;
+      plain.witness_choice = WitnessChoice::kSpread;
+      plain.f8_witnesses = plain.skip_by_bound = false;
+      plain.calm_quantile = 0;
+      select_blocks(whole.call.params, {}, served);
+      EXPECT_EQ(varied.blocks == served.blocks, !varies_witnesses(settings));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Lab, WitnessVariantTest,
+    ::testing::Values(
+        WitnessVariant{.name = "far", .choice = WitnessChoice::kFar},
+        WitnessVariant{.name = "norm", .choice = WitnessChoice::kNorm},
+        WitnessVariant{.name = "f8", .f8 = true},
+        WitnessVariant{.name = "calm", .calm_quantile = 0.5f},
+        WitnessVariant{.name = "norm_f8_calm_max",
+                       .choice = WitnessChoice::kNorm,
+                       .f8 = true,
+                       .calm_quantile = 0.3f,
+                       .aggregation = Aggregation::kMax},
+        WitnessVariant{
+            .name = "mass_far", .method = SelectorMethod::kMass, .choice = WitnessChoice::kFar},
+        WitnessVariant{.name = "peak_calm", .method = SelectorMethod::kPeak, .calm_quantile = 0.5f},
+        WitnessVariant{.name = "nearest_f8", .method = SelectorMethod::kNearest, .f8 = true},
+        WitnessVariant{.name = "skip", .skip = true},
+        WitnessVariant{.name = "skip_far_calm",
+                       .choice = WitnessChoice::kFar,
+                       .calm_quantile = 0.5f,
+                       .skip = true}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+// Tight blocks far from each other: a bound tells most of them apart without a look.
+TEST(SkipByBound, LooksAtFewOfTightBlocksAndKeepsTheSame) {
+  const CaseShape shape;
+  for (const float density : {0.0f, 0.3f}) {
+    SelectorSettings settings;
+    settings.method = SelectorMethod::kWitness;
+    settings.density = density;
+    Prompt prompt = make_prompt(shape, 40 * shape.block_size, 23);
+    const auto row = static_cast<size_t>(shape.num_kv_heads * shape.head_dim);
+    for (size_t i = 0; i < prompt.k.size(); ++i) {
+      const size_t first = i / row / static_cast<size_t>(shape.block_size) *
+                               static_cast<size_t>(shape.block_size) * row +
+                           i % row;
+      prompt.k[i] = 0.95f * prompt.k[first] + 0.05f * prompt.k[i];
+    }
+    WholePrompt whole(shape, prompt, settings);
+    BlockSelection seen, skipped;
+    select_blocks(whole.call.params, {}, seen);
+    whole.call.params.settings.skip_by_bound = true;
+    select_blocks(whole.call.params, {}, skipped);
+    EXPECT_EQ(skipped.begin, seen.begin);
+    EXPECT_EQ(skipped.blocks, seen.blocks);
+    EXPECT_EQ(seen.skipped_pairs, 0);
+    EXPECT_GT(skipped.skipped_pairs, skipped.causal_pairs / 4);
+    EXPECT_LE(skipped.skipped_pairs, skipped.causal_pairs - skipped.kept_pairs);
+  }
+}
+
+// A block that is not finite takes a place of the budget, whether it is looked at or not.
+TEST(SkipByBound, KeepsBlocksThatAreNotFinite) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = SelectorMethod::kWitness;
+  settings.density = 0.3f;
+  Prompt prompt = make_prompt(shape, 24 * shape.block_size, 41);
+  const int64_t row = 9 * shape.block_size + 2;
+  prompt.k[static_cast<size_t>(row * shape.num_kv_heads * shape.head_dim)] =
+      std::numeric_limits<float>::quiet_NaN();
+  WholePrompt whole(shape, prompt, settings);
+  BlockSelection seen, skipped;
+  select_blocks(whole.call.params, {}, seen);
+  whole.call.params.settings.skip_by_bound = true;
+  select_blocks(whole.call.params, {}, skipped);
+  EXPECT_EQ(skipped.blocks, seen.blocks);
+  EXPECT_EQ(skipped.non_finite_pairs, seen.non_finite_pairs);
+  EXPECT_GT(seen.non_finite_pairs, 0);
+}
+
 // A divergence that some heads of the case stay under and others do not.
 TEST(QueryAware, FollowsItsReferenceWithBothPatterns) {
   const CaseShape shape;

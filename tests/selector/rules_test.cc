@@ -66,8 +66,43 @@ TEST(SelectorSettings, NamesTheFirstBrokenRule) {
   EXPECT_THAT(error([](auto& s) { s.sink_blocks = -1; }), HasSubstr("sink_blocks"));
   EXPECT_THAT(error([](auto& s) { s.local_blocks = 0; }), HasSubstr("local_blocks"));
   EXPECT_THAT(error([](auto& s) { s.num_witnesses = 9; }), HasSubstr("num_witnesses"));
+  EXPECT_THAT(error([](auto& s) { s.calm_quantile = 1.5f; }), HasSubstr("calm_quantile"));
+  EXPECT_THAT(error([](auto& s) { s.witness_choice = static_cast<WitnessChoice>(3); }),
+              HasSubstr("witness_choice"));
+  EXPECT_THAT(error([](auto& s) { s.aggregation = static_cast<Aggregation>(3); }),
+              HasSubstr("aggregation"));
+  EXPECT_THAT(error([](auto& s) {
+                s.method = SelectorMethod::kPeak;
+                s.lists_per_kv_head = true;
+              }),
+              HasSubstr("lists_per_kv_head is not for peak"));
+  EXPECT_THAT(error([](auto& s) {
+                s.method = SelectorMethod::kWitness;
+                s.skip_by_bound = true;
+                s.aggregation = Aggregation::kMax;
+              }),
+              HasSubstr("skip_by_bound needs aggregation sum"));
   EXPECT_THAT(error([](auto& s) { s.method = static_cast<SelectorMethod>(99); }),
               HasSubstr("method"));
+}
+
+// Keys in f8 are for those who judge by statistics.
+TEST(SelectorParams, KeysThatAreReadMustBeOfTheTypeOfQ) {
+  SelectorSettings settings;
+  settings.method = SelectorMethod::kWitness;
+  WholePrompt whole({}, make_prompt({}, 20 * 16, 3), settings);
+  SelectorParams& params = whole.call.params;
+  params.kv.k.dtype = DType::kF8E4M3;
+  const auto error = [&] { return error_of([&] { check_selector_params(params, {}); }); };
+  EXPECT_EQ(error(), "no error");
+  params.settings.f8_witnesses = true;
+  EXPECT_THAT(error(), HasSubstr("k must be f32"));
+  params.settings = settings;
+  params.settings.block_size = 16;
+  for (const SelectorMethod method : {SelectorMethod::kOracle, SelectorMethod::kMinMax}) {
+    params.settings.method = method;
+    EXPECT_THAT(error(), HasSubstr("k must be f32"));
+  }
 }
 
 TEST(ForcedBlocks, SinkLocalAndTail) {

@@ -84,8 +84,7 @@ TEST_P(ScoresTest, ASingleRowFollowsTheReferenceWhateverComesWithIt) {
 
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   const auto& [method, aggregation, density, dtype, head_dim] = info.param;
-  return fmt::format("{}_{}_{}_{}_{}", selector_method_name(method),
-                     aggregation == Aggregation::kSum ? "sum" : "max",
+  return fmt::format("{}_{}_{}_{}_{}", selector_method_name(method), aggregation_name(aggregation),
                      density > 0 ? "budget" : "thresholds", dtype_name(dtype), head_dim);
 }
 
@@ -98,6 +97,78 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(0.0f, 0.3f), ::testing::Values(DType::kF32, DType::kBF16),
                        ::testing::Values(64, 80)),
     variant_name);
+
+INSTANTIATE_TEST_SUITE_P(OverMeans, ScoresTest,
+                         ::testing::Combine(::testing::Values(SelectorMethod::kWitness),
+                                            ::testing::Values(Aggregation::kMaxOverMeans),
+                                            ::testing::Values(0.0f, 0.3f),
+                                            ::testing::Values(DType::kF32, DType::kBF16),
+                                            ::testing::Values(64, 80)),
+                         variant_name);
+
+// A normaliser of its own changes lists, or the variant would show nothing.
+TEST(Scores, TheNormaliserOverMeansIsAnother) {
+  SelectorSettings settings;
+  settings.method = SelectorMethod::kWitness;
+  settings.density = 0.3f;
+  settings.aggregation = Aggregation::kMax;
+  WholePrompt whole({}, make_prompt({}, 37 * 16, 23), settings);
+  BlockSelection over_all, over_means;
+  select_blocks(whole.call.params, {}, over_all);
+  whole.call.params.settings.aggregation = Aggregation::kMaxOverMeans;
+  select_blocks(whole.call.params, {}, over_means);
+  EXPECT_NE(over_all.blocks, over_means.blocks);
+}
+
+TEST(Scores, ListsPerKvHeadFollowTheReferenceAndAreShared) {
+  for (const SelectorMethod method :
+       {SelectorMethod::kCentroid, SelectorMethod::kRescue, SelectorMethod::kWitness}) {
+    for (const Aggregation aggregation : {Aggregation::kSum, Aggregation::kMax}) {
+      for (const float density : {0.0f, 0.3f}) {
+        SelectorSettings settings;
+        settings.method = method;
+        settings.aggregation = aggregation;
+        settings.density = density;
+        settings.lists_per_kv_head = true;
+        CaseShape shape;
+        shape.num_q_heads = 6;
+        WholePrompt whole(shape, make_prompt(shape, 37 * shape.block_size + 5, 23), settings);
+        for (const SelectorBackend* backend : cpu_selectors()) {
+          if (!backend->why_unsupported(whole.call.params, {}).empty()) continue;
+          SCOPED_TRACE(std::string(backend->name()));
+          expect_like_reference(whole.call.params, *backend);
+        }
+        BlockSelection selection;
+        select_blocks(whole.call.params, {}, selection);
+        for (int64_t i = 0; i < selection.num_q_blocks; ++i) {
+          EXPECT_EQ(list_of(selection, 1, i), list_of(selection, 0, i));
+          EXPECT_EQ(list_of(selection, 2, i), list_of(selection, 0, i));
+        }
+        EXPECT_NE(list_of(selection, 3, 37), list_of(selection, 0, 37));
+      }
+    }
+  }
+}
+
+// One head's bad query leaves nothing to judge the others' list by.
+TEST(Scores, ABadQueryKeepsEverythingForAllThatShareItsList) {
+  const CaseShape shape;
+  SelectorSettings settings;
+  settings.method = SelectorMethod::kWitness;
+  settings.density = 0.2f;
+  settings.lists_per_kv_head = true;
+  Prompt prompt = make_prompt(shape, 20 * shape.block_size, 41);
+  const int64_t row = 15 * shape.block_size + 2;
+  prompt.q[static_cast<size_t>((row * shape.num_q_heads + 1) * shape.head_dim)] =
+      std::numeric_limits<float>::quiet_NaN();  // q head 1, which shares with 0
+  WholePrompt whole(shape, std::move(prompt), settings);
+  BlockSelection selection;
+  select_blocks(whole.call.params, {}, selection);
+  EXPECT_EQ(list_of(selection, 0, 15).size(), 16u);
+  EXPECT_EQ(list_of(selection, 1, 15).size(), 16u);
+  EXPECT_LT(list_of(selection, 2, 15).size(), 16u);
+  EXPECT_EQ(selection.non_finite_pairs, 2 * 15);
+}
 
 TEST(Scores, PromptQuantilesFollowTheReference) {
   SelectorSettings settings;

@@ -62,6 +62,7 @@ struct BlockSelection {
   int64_t kept_pairs = 0;        // in the lists, forced ones included
   int64_t forced_pairs = 0;      // in the lists whatever their score: sink, local, dense tail
   int64_t non_finite_pairs = 0;  // kept because a key or query was NaN or Inf
+  int64_t skipped_pairs = 0;     // not looked at, because a bound ruled them out
 
   double density() const { return kept_share(kept_pairs, causal_pairs); }
 

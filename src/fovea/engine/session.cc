@@ -345,6 +345,7 @@ void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double
   report.kept_pairs = done.kept_pairs;
   report.forced_pairs = done.forced_pairs;
   report.non_finite_pairs = done.non_finite_pairs;
+  report.skipped_pairs = done.skipped_pairs;
   report.head_density.resize(done.head_kept.size());
   for (size_t i = 0; i < done.head_kept.size(); ++i) {
     report.head_density[i] = kept_share(done.head_kept[i], done.head_causal[i]);

@@ -86,6 +86,7 @@ struct PrefillReport {
   int64_t kept_pairs = 0;
   int64_t forced_pairs = 0;
   int64_t non_finite_pairs = 0;
+  int64_t skipped_pairs = 0;
   /// Density of each layer and head, [num_layers, num_q_heads] row-major; 1 where dense.
   std::vector<double> head_density;
 

@@ -463,6 +463,7 @@ void Transformer::count_attention(const ForwardStep& step) {
     count_sparse_attention(config, rows, block_size, lengths, element_bytes, &report_.work);
     report_.forced_pairs += lengths.forced_pairs;
     report_.non_finite_pairs += lengths.non_finite_pairs;
+    report_.skipped_pairs += lengths.skipped_pairs;
     const int64_t first_block = step.position / block_size;
     const int64_t end_block = ceil_div(step.position + num_rows_, block_size);
     for (int64_t head = 0; head < config.num_q_heads; ++head) {

@@ -44,7 +44,8 @@ struct ForwardStep {
 struct ForwardReport {
   double attention_s = 0, selection_s = 0, matmul_s = 0;
   WorkDone work;
-  int64_t causal_pairs = 0, kept_pairs = 0, forced_pairs = 0, non_finite_pairs = 0;
+  int64_t causal_pairs = 0, kept_pairs = 0, forced_pairs = 0, non_finite_pairs = 0,
+          skipped_pairs = 0;
   /// Kept and causal pairs of each layer and head, [num_layers, num_q_heads]; causal 0 where dense.
   std::vector<int64_t> head_kept, head_causal;
   int64_t selection_scratch_bytes = 0;

@@ -58,9 +58,10 @@ void check_q_and_kv(const SelectorParams& params, const Context& context) {
                  q.describe());
   const KvView& kv = params.kv;
   check_argument(kv.page_size >= 0, "page_size must not be negative, got {}", kv.page_size);
-  // Only `oracle` reads keys, and has none in f8.
-  const bool is_f8 =
-      kv.k.dtype == DType::kF8E4M3 && params.settings.method != SelectorMethod::kOracle;
+  // `oracle` and the lab read keys, and have none in f8.
+  const bool reads_keys =
+      params.settings.method == SelectorMethod::kOracle || is_lab(params.settings);
+  const bool is_f8 = kv.k.dtype == DType::kF8E4M3 && !reads_keys;
   check_tensor(kv.k, "k", is_f8 ? DType::kF8E4M3 : q.dtype, kv.is_paged() ? 4 : 3, context);
   check_argument(kv.head_dim() == q.shape[2], "k must have the head_dim of q, {}, got {}",
                  q.shape[2], kv.head_dim());

@@ -44,8 +44,19 @@ enum class QuantileMode {
 
 /// How scores of a query block's rows become one score of a KV block.
 enum class Aggregation {
-  kSum,  // sum over rows of exp(logit - m), m the maximum over all rows and blocks
-  kMax,  // max over rows of the row-normalised probability
+  kSum,           // sum over rows of exp(logit - m), m the maximum over all rows and blocks
+  kMax,           // max over rows of the row-normalised probability
+  kMaxOverMeans,  // the same for all but `witness`, whose rows it normalises by the means of the
+                  // rest alone
+};
+
+/// Which keys of a block are its witnesses. Each is the farthest of those left; ties go to the
+/// earlier key.
+enum class WitnessChoice {
+  kSpread,  // from the centroid and all witnesses so far: what pages keep
+  kFar,     // from the centroid
+  kNorm,    // as kSpread, but by k.(k - n) / ||k||: how much a query that points at key k misses
+            // when n stands for it
 };
 
 struct SelectorSettings {
@@ -79,8 +90,19 @@ struct SelectorSettings {
 
   // witness, nearest, mass, peak
   int64_t num_witnesses = 4;  // 1 ... 8
+  // Witnesses that pages do not keep: the lab computes them from the keys at every call.
+  WitnessChoice witness_choice = WitnessChoice::kSpread;
+  bool f8_witnesses = false;  // rounded to f8e4m3, and the mean of the rest: one scale for a block
+  float calm_quantile = 0;  // blocks whose radius is under this quantile of those before them have
+                            // no witness; 0: all have
+  /// witness with aggregation sum: blocks that their radius rules out are not looked at. The lists
+  /// stay the same.
+  bool skip_by_bound = false;
 
   Aggregation aggregation = Aggregation::kSum;  // where a threshold is a share of the best score
+  /// The q heads of a KV head share one list, by the sum (or maximum) of their scores. Not for
+  /// methods of the lab.
+  bool lists_per_kv_head = false;
 
   // What the lab's methods keep without a budget.
   /// Share of the estimated attention that `antidiagonal`, `query_aware`, `self_similar` and `mass`
@@ -107,11 +129,22 @@ bool depends_on_chunk(const SelectorSettings& settings);
 /// Whether a method judges blocks by the witnesses of their pages.
 bool reads_witnesses(SelectorMethod method);
 
-/// Name as on the command line, for example "rescue".
+/// Whether a call judges by other witnesses than those that pages keep.
+bool varies_witnesses(const SelectorSettings& settings);
+/// Whether SelectorSettings::skip_by_bound applies.
+inline bool skips_by_bound(const SelectorSettings& settings) {
+  return settings.method == SelectorMethod::kWitness && settings.skip_by_bound;
+}
+
+/// Names as on the command line, for example "rescue", "spread" and "sum".
+std::string_view witness_choice_name(WitnessChoice choice);
+std::string_view aggregation_name(Aggregation aggregation);
 std::string_view selector_method_name(SelectorMethod method);
 /// Whether `method` is one that is measured, not yet served: on the CPU only, computed from the
 /// keys themselves where pages keep too little (lab/lab_selector.h).
 inline bool is_lab_method(SelectorMethod method) { return method >= SelectorMethod::kMinMax; }
+/// The same for settings: served methods have variants that the lab computes.
+bool is_lab(const SelectorSettings& settings);
 /// All names, in the order of docs/selection.md.
 std::vector<std::string_view> selector_method_names();
 /// Throws kInvalidArgument listing the known names.

@@ -41,8 +41,8 @@ class CpuSelectionBuffer final : public SelectionBuffer {
 }  // namespace
 
 SelectionLengths lengths_of(const BlockSelection& selection) {
-  return {selection.num_q_heads, selection.num_q_blocks, selection.len, selection.forced_pairs,
-          selection.non_finite_pairs};
+  return {selection.num_q_heads,  selection.num_q_blocks,     selection.len,
+          selection.forced_pairs, selection.non_finite_pairs, selection.skipped_pairs};
 }
 
 int64_t planned_selection_bytes([[maybe_unused]] const SelectorSettings& settings,

@@ -18,6 +18,7 @@ struct SelectionLengths {
   std::vector<int32_t> len;      // [num_q_heads, num_q_blocks]; past the last block: anything
   int64_t forced_pairs = 0;      // as in BlockSelection
   int64_t non_finite_pairs = 0;  // as in BlockSelection
+  int64_t skipped_pairs = 0;     // as in BlockSelection
 };
 
 SelectionLengths lengths_of(const BlockSelection& selection);

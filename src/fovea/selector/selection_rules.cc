@@ -114,11 +114,11 @@ SelectionBuilder::SelectionBuilder(const SelectorParams& params,
 
 void SelectionBuilder::finish_list(const SequencePlan& plan, int64_t q_head, int64_t q_block,
                                    int32_t thread, int64_t begin, int64_t forced,
-                                   int64_t non_finite) {
+                                   int64_t non_finite, int64_t skipped) {
   const int64_t row = q_head * num_q_blocks_ + plan.q_block_offset + (q_block - plan.first_block);
   const auto end = static_cast<int64_t>(pool(thread).size());
-  lists_[static_cast<size_t>(row)] = {thread, static_cast<int32_t>(end - begin), begin, forced,
-                                      non_finite};
+  lists_[static_cast<size_t>(row)] = {
+      thread, static_cast<int32_t>(end - begin), begin, forced, non_finite, skipped};
 }
 
 void SelectionBuilder::build(BlockSelection& selection) {
@@ -128,6 +128,7 @@ void SelectionBuilder::build(BlockSelection& selection) {
   selection.q_block_offsets = q_block_offsets_;
   selection.causal_pairs = causal_pairs_per_head_ * num_q_heads_;
   selection.kept_pairs = selection.forced_pairs = selection.non_finite_pairs = 0;
+  selection.skipped_pairs = 0;
   selection.begin.resize(lists_.size());
   selection.len.resize(lists_.size());
   for (size_t r = 0; r < lists_.size(); ++r) {
@@ -136,6 +137,7 @@ void SelectionBuilder::build(BlockSelection& selection) {
     selection.kept_pairs += lists_[r].len;
     selection.forced_pairs += lists_[r].forced;
     selection.non_finite_pairs += lists_[r].non_finite;
+    selection.skipped_pairs += lists_[r].skipped;
   }
   selection.blocks.resize(static_cast<size_t>(selection.kept_pairs));
   for (size_t r = 0; r < lists_.size(); ++r) {

@@ -84,6 +84,7 @@ struct PendingList {
   int64_t begin = 0;
   int64_t forced = 0;
   int64_t non_finite = 0;
+  int64_t skipped = 0;
 };
 
 /// Collects lists from many threads and lays them down in (q head, query block) order, so that the
@@ -96,7 +97,7 @@ class SelectionBuilder {
   std::vector<int32_t>& pool(int32_t thread) { return pools_[static_cast<size_t>(thread)]; }
   /// Declares the list of (q_head, q block of plan) to be what `thread` appended since `begin`.
   void finish_list(const SequencePlan& plan, int64_t q_head, int64_t q_block, int32_t thread,
-                   int64_t begin, int64_t forced, int64_t non_finite);
+                   int64_t begin, int64_t forced, int64_t non_finite, int64_t skipped = 0);
   /// Replaces `selection`.
   void build(BlockSelection& selection);
 

@@ -68,6 +68,39 @@ bool reads_witnesses(SelectorMethod method) {
          method == SelectorMethod::kMass || method == SelectorMethod::kPeak;
 }
 
+bool varies_witnesses(const SelectorSettings& settings) {
+  return reads_witnesses(settings.method) && (settings.witness_choice != WitnessChoice::kSpread ||
+                                              settings.f8_witnesses || settings.calm_quantile > 0);
+}
+
+bool is_lab(const SelectorSettings& settings) {
+  return is_lab_method(settings.method) || varies_witnesses(settings) || skips_by_bound(settings);
+}
+
+std::string_view witness_choice_name(WitnessChoice choice) {
+  switch (choice) {
+    case WitnessChoice::kSpread:
+      return "spread";
+    case WitnessChoice::kFar:
+      return "far";
+    case WitnessChoice::kNorm:
+      return "norm";
+  }
+  return "unknown";
+}
+
+std::string_view aggregation_name(Aggregation aggregation) {
+  switch (aggregation) {
+    case Aggregation::kSum:
+      return "sum";
+    case Aggregation::kMax:
+      return "max";
+    case Aggregation::kMaxOverMeans:
+      return "max_over_means";
+  }
+  return "unknown";
+}
+
 std::string_view selector_method_name(SelectorMethod method) {
   for (const auto& [known, name] : kNames) {
     if (known == method) return name;
@@ -117,9 +150,21 @@ void check_selector_settings(const SelectorSettings& settings) {
   check_argument(settings.num_witnesses >= 1 && settings.num_witnesses <= kMaxWitnesses,
                  "num_witnesses must be in 1 ... {}, got {}", kMaxWitnesses,
                  settings.num_witnesses);
-  check_argument(
-      settings.aggregation == Aggregation::kSum || settings.aggregation == Aggregation::kMax,
-      "aggregation must be sum or max, got {}", static_cast<int>(settings.aggregation));
+  check_argument(settings.witness_choice >= WitnessChoice::kSpread &&
+                     settings.witness_choice <= WitnessChoice::kNorm,
+                 "witness_choice must be spread, far or norm, got {}",
+                 static_cast<int>(settings.witness_choice));
+  check_share(settings.calm_quantile, "calm_quantile");
+  check_argument(!skips_by_bound(settings) ||
+                     (settings.aggregation == Aggregation::kSum && !settings.lists_per_kv_head),
+                 "skip_by_bound needs aggregation sum and lists per q head");
+  check_argument(settings.aggregation >= Aggregation::kSum &&
+                     settings.aggregation <= Aggregation::kMaxOverMeans,
+                 "aggregation must be sum, max or max_over_means, got {}",
+                 static_cast<int>(settings.aggregation));
+  check_argument(!settings.lists_per_kv_head || !is_lab_method(settings.method),
+                 "lists_per_kv_head is not for {}, which judges q heads by themselves",
+                 selector_method_name(settings.method));
   check_share(settings.coverage, "coverage");
   check_argument(settings.antidiagonal_stride >= 1 &&
                      (settings.method != SelectorMethod::kAntidiagonal ||

@@ -19,11 +19,12 @@ namespace {
 
 // What one thread needs for one query block: linear in the number of KV blocks.
 struct ThreadScratch {
-  Tensor kernel;                // score_scratch_floats()
-  std::vector<float> score[2];  // per block
-  std::vector<float> uplift;    // per block
-  std::vector<uint8_t> keep;    // per block
-  std::vector<int32_t> order;   // per block
+  Tensor kernel;                   // score_scratch_floats()
+  std::vector<float> score[2];     // per block
+  std::vector<float> together[2];  // per block, of the q heads that share a list
+  std::vector<float> uplift;       // per block
+  std::vector<uint8_t> keep;       // per block
+  std::vector<int32_t> order;      // per block
 
   void reserve(int64_t num_rows, int64_t head_dim, int64_t padded_blocks) {
     const int64_t num_floats = score_scratch_floats(num_rows, head_dim);
@@ -33,6 +34,7 @@ struct ThreadScratch {
     const auto size = static_cast<size_t>(padded_blocks);
     if (uplift.size() >= size) return;
     for (auto& scores : score) scores.resize(size);
+    for (auto& scores : together) scores.resize(size);
     uplift.resize(size);
     keep.resize(size);
     order.resize(size);
@@ -98,6 +100,11 @@ void keep_above(const std::vector<float>& score, float alpha, const ForcedBlocks
   }
 }
 
+// log2(2^a + 2^b)
+float log2_sum(float a, float b) {
+  return std::max(a, b) + std::log2(1 + std::exp2(-std::abs(a - b)));
+}
+
 class CpuSelector final : public SelectorBackend {
  public:
   CpuSelector(std::string_view name, ScoreKernel kernel, bool CpuFeatures::*feature,
@@ -112,7 +119,7 @@ class CpuSelector final : public SelectorBackend {
     if (method == SelectorMethod::kAll || method == SelectorMethod::kStreaming) {
       return "the method scores nothing";
     }
-    if (is_lab_method(method)) return "the method is the lab's";
+    if (is_lab(params.settings)) return "the lab has the method, or the variant of it";
     if (feature_ != nullptr && !(cpu_features().*feature_)) {
       return "the processor lacks the instructions";
     }
@@ -135,11 +142,14 @@ class CpuSelector final : public SelectorBackend {
       const int64_t num_blocks = plan.num_q_blocks();
       if (num_blocks == 0) continue;
       const PackedBlocks packed(params, plan, in_bf16(), context);
+      const int64_t num_heads =
+          params.settings.lists_per_kv_head ? params.kv.num_kv_heads() : params.q.shape[1];
+      const int64_t sharing = params.q.shape[1] / num_heads;
       // Late query blocks are the long tasks: they start first.
-      parallel_for(context, num_blocks * params.q.shape[1], [&](int64_t task, int32_t thread) {
-        const int64_t num_q_heads = params.q.shape[1];
-        const int64_t q_block = plan.end_block - 1 - task / num_q_heads;
-        select_one(params, plan, packed, task % num_q_heads, q_block, thread,
+      parallel_for(context, num_blocks * num_heads, [&](int64_t task, int32_t thread) {
+        const int64_t q_block = plan.end_block - 1 - task / num_heads;
+        const HeadRange heads{task % num_heads * sharing, sharing};
+        select_one(params, plan, packed, heads, q_block, thread,
                    scratch[static_cast<size_t>(thread)], builder);
       });
     }
@@ -147,10 +157,15 @@ class CpuSelector final : public SelectorBackend {
   }
 
  private:
+  // Q heads that share a list; mostly one.
+  struct HeadRange {
+    int64_t first = 0, count = 1;
+  };
+
   bool in_bf16() const { return bf16_multiple_ > 0; }
 
   void select_one(const SelectorParams& params, const SequencePlan& plan,
-                  const PackedBlocks& packed, int64_t q_head, int64_t q_block, int32_t thread,
+                  const PackedBlocks& packed, HeadRange heads, int64_t q_block, int32_t thread,
                   ThreadScratch& scratch, SelectionBuilder& builder) const {
     const SelectorSettings& settings = params.settings;
     const ForcedBlocks forced = forced_blocks(settings, plan, q_block);
@@ -160,8 +175,8 @@ class CpuSelector final : public SelectorBackend {
     if (forced.sink_end < forced.local_begin) {
       scratch.reserve(plan.num_rows(q_block, settings.block_size), params.q.shape[2],
                       packed.num_groups() * kGroupBlocks);
-      const int64_t kv_head = q_head / (params.q.shape[1] / params.kv.num_kv_heads());
-      const bool judged = score(params, plan, packed, q_head, kv_head, q_block, scratch);
+      const int64_t kv_head = heads.first / (params.q.shape[1] / params.kv.num_kv_heads());
+      const bool judged = score_heads(params, plan, packed, heads, kv_head, q_block, scratch);
       non_finite = decide(params, plan, packed, kv_head, q_block, forced, judged, scratch);
     }
     for (int64_t b = 0; b < forced.sink_end; ++b) pool.push_back(static_cast<int32_t>(b));
@@ -171,7 +186,30 @@ class CpuSelector final : public SelectorBackend {
     for (int64_t b = forced.local_begin; b <= q_block; ++b) {
       pool.push_back(static_cast<int32_t>(b));
     }
-    builder.finish_list(plan, q_head, q_block, thread, begin, forced.count(q_block), non_finite);
+    for (int64_t h = heads.first; h < heads.first + heads.count; ++h) {
+      builder.finish_list(plan, h, q_block, thread, begin, forced.count(q_block), non_finite);
+    }
+  }
+
+  // Fills scratch.score for all heads together; false when one of their queries cannot be judged.
+  bool score_heads(const SelectorParams& params, const SequencePlan& plan,
+                   const PackedBlocks& packed, HeadRange heads, int64_t kv_head, int64_t q_block,
+                   ThreadScratch& scratch) const {
+    const int num_branches = params.settings.method == SelectorMethod::kRescue ? 2 : 1;
+    if (!score(params, plan, packed, heads.first, kv_head, q_block, scratch)) return false;
+    for (int64_t i = 1; i < heads.count; ++i) {
+      for (int x = 0; x < num_branches; ++x) std::swap(scratch.score[x], scratch.together[x]);
+      if (!score(params, plan, packed, heads.first + i, kv_head, q_block, scratch)) return false;
+      for (int x = 0; x < num_branches; ++x) {
+        for (size_t b = 0; b < static_cast<size_t>(q_block); ++b) {
+          float& score = scratch.score[x][b];
+          score = params.settings.aggregation == Aggregation::kSum
+                      ? log2_sum(score, scratch.together[x][b])
+                      : std::max(score, scratch.together[x][b]);
+        }
+      }
+    }
+    return true;
   }
 
   // Fills scratch.score; false when the query cannot be judged.
@@ -200,6 +238,10 @@ class CpuSelector final : public SelectorBackend {
                                     : 1 / std::sqrt(static_cast<float>(task.head_dim));
     task.scale = softmax_scale * std::numbers::log2e_v<float>;
     task.aggregation = settings.aggregation;
+    if (settings.aggregation == Aggregation::kMaxOverMeans &&
+        settings.method == SelectorMethod::kWitness) {
+      task.first_normaliser_rep = task.num_reps - 1;  // the mean of the rest
+    }
     task.largest_key = packed.largest_key(kv_head, q_block) *
                        std::max(1.0, static_cast<double>(params.softmax_scale));
     task.score[0] = scratch.score[0].data();

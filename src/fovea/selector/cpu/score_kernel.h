@@ -257,9 +257,9 @@ class BlockScorer {
     }
   }
 
-  // row_lse_[row] = log2 of the row's sum over all blocks. Lanes keep sums of their own, relative
-  // to a shift that follows their maximum only when it is left far behind, so that a logit costs
-  // one exponential.
+  // row_lse_[row] = log2 of the row's sum over all blocks, of the representatives asked for. Lanes
+  // keep sums of their own, relative to a shift that follows their maximum only when it is left far
+  // behind, so that a logit costs one exponential.
   void normalise_rows(int64_t branch) {
     constexpr float kSlack = 16;
     const int64_t lanes = task_.num_rows * kGroupBlocks;
@@ -267,7 +267,7 @@ class BlockScorer {
     std::fill(row_sum_, row_sum_ + lanes, 0.0f);
     for (int64_t g = 0; g < num_groups_; ++g) {
       const F32x16 lane_uplift = uplift(g, branch);
-      for (int64_t rep = 0; rep < task_.num_reps; ++rep) {
+      for (int64_t rep = task_.first_normaliser_rep; rep < task_.num_reps; ++rep) {
         fill_tile(g, rep);
         const F32x16 lane_bias = bias(g, rep);
         for (int64_t r = 0; r < task_.num_rows; ++r) {

@@ -31,6 +31,7 @@ struct ScoreTask {
   const float* block_mask = nullptr;  // [groups * kGroupBlocks]: 0, or kMasked
   float scale = 1;                    // softmax_scale * log2(e)
   Aggregation aggregation = Aggregation::kSum;
+  int64_t first_normaliser_rep = 0;  // rows are normalised by the representatives from here on
   int64_t num_branches = 1;
   const float* uplift[2] =
       {};                    // [groups * kGroupBlocks] radii to add times ||q||, or null for none

@@ -338,8 +338,9 @@ std::string CudaSelector::why_unsupported(const SelectorParams& params,
   if (settings.block_size != 64 && settings.block_size != 128 && settings.block_size != 256) {
     return fmt::format("has block_size 64, 128, 256, got {}", settings.block_size);
   }
-  if (settings.method == SelectorMethod::kOracle || is_lab_method(settings.method)) {
-    return fmt::format("has no {}", selector_method_name(settings.method));
+  if (settings.method == SelectorMethod::kOracle || is_lab(settings)) {
+    return fmt::format("has no {}{}", selector_method_name(settings.method),
+                       is_lab_method(settings.method) ? "" : " in the variant asked for");
   }
   if (head_dim != 64 && head_dim != 128 && head_dim != 256) {
     return fmt::format("has head_dim 64, 128, 256, got {}", head_dim);
@@ -347,6 +348,7 @@ std::string CudaSelector::why_unsupported(const SelectorParams& params,
   if (!is_fixed(settings.method) && settings.aggregation != Aggregation::kSum) {
     return "has aggregation sum only";
   }
+  if (!is_fixed(settings.method) && settings.lists_per_kv_head) return "has lists per q head only";
   if (max_kv_blocks(params) > kMaxBlocks) {
     return fmt::format("a sequence may have at most {} blocks, the tables allow {}", kMaxBlocks,
                        max_kv_blocks(params));

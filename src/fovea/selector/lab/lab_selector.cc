@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "fovea/base/parallel.h"
+#include "fovea/selector/cpu/cpu_selector.h"
 #include "fovea/selector/lab/method.h"
+#include "fovea/selector/lab/own_witnesses.h"
 
 namespace fovea {
 namespace {
@@ -31,6 +33,8 @@ MakeMethod find_method(SelectorMethod method) {
       return lab::make_mass;
     case SelectorMethod::kPeak:
       return lab::make_peak;
+    case SelectorMethod::kWitness:
+      return lab::make_skip_by_bound;
     default:
       return nullptr;
   }
@@ -70,12 +74,31 @@ class LabSelector final : public SelectorBackend {
 
   std::string why_unsupported(const SelectorParams& params, const Context& context) const override {
     if (context.device.type != DeviceType::kCpu) return "runs on the CPU only";
-    return is_lab_method(params.settings.method) ? "" : "the method has kernels of its own";
+    return is_lab(params.settings) ? "" : "the method has kernels of its own";
   }
 
   void run(const SelectorParams& params, const Context& context,
            BlockSelection& selection) const override {
     const std::vector<SequencePlan> plans = plan_sequences(params);
+    if (varies_witnesses(params.settings)) {
+      const lab::OwnWitnesses own(params, plans, context);
+      run_on(own.params(), plans, context, selection);
+    } else {
+      run_on(params, plans, context, selection);
+    }
+  }
+
+ private:
+  static void run_on(const SelectorParams& params, const std::vector<SequencePlan>& plans,
+                     const Context& context, BlockSelection& selection) {
+    if (!is_lab(params.settings)) {  // `witness`, and nothing is left to do but to score
+      for (const SelectorBackend* backend : cpu_selectors()) {
+        if (backend->why_unsupported(params, context).empty()) {
+          backend->run(params, context, selection);
+          return;
+        }
+      }
+    }
     const int32_t num_threads = resolve_num_threads(context);
     SelectionBuilder builder(params, plans, num_threads);
     std::vector<ThreadScratch> scratch(static_cast<size_t>(num_threads));
@@ -95,7 +118,6 @@ class LabSelector final : public SelectorBackend {
     builder.build(selection);
   }
 
- private:
   static void select_one(const lab::Sequence& sequence, const lab::Method& method, int64_t q_head,
                          int64_t q_block, int32_t thread, ThreadScratch& scratch,
                          SelectionBuilder& builder) {
@@ -109,9 +131,10 @@ class LabSelector final : public SelectorBackend {
     block.forced = forced_blocks(sequence.params.settings, plan, q_block);
     std::vector<int32_t>& pool = builder.pool(thread);
     const auto begin = static_cast<int64_t>(pool.size());
-    int64_t non_finite = 0;
+    int64_t non_finite = 0, skipped = 0;
     if (block.forced.sink_end < block.forced.local_begin) {
       non_finite = decide(sequence, method, block, scratch);
+      skipped = scratch.verdict.num_skipped;
     }
     for (int64_t b = 0; b <= q_block; ++b) {
       const bool is_forced = b < block.forced.sink_end || b >= block.forced.local_begin;
@@ -120,7 +143,7 @@ class LabSelector final : public SelectorBackend {
       }
     }
     builder.finish_list(plan, q_head, q_block, thread, begin, block.forced.count(q_block),
-                        non_finite);
+                        non_finite, skipped);
   }
 
   // Fills scratch.verdict.keep; returns the blocks before the query block that are kept because a
@@ -131,6 +154,7 @@ class LabSelector final : public SelectorBackend {
     const auto size = static_cast<size_t>(block.index);
     verdict.score.assign(size, 0.0f);
     verdict.keep.assign(size, 0);
+    verdict.num_skipped = 0;
     const bool judged = read_rows(sequence, block, scratch.scratch);
     if (judged) method.judge(block, scratch.scratch, verdict);
     int64_t non_finite = 0;

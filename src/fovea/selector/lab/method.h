@@ -83,6 +83,7 @@ struct Scratch {
 struct Verdict {
   std::vector<float> score;   // with a budget the highest are kept
   std::vector<uint8_t> keep;  // without: those to keep, forced or not
+  int64_t num_skipped = 0;    // not looked at, as BlockSelection has it
 };
 
 /// One selector, ready for one sequence. Called by several threads at once.
@@ -102,6 +103,7 @@ std::unique_ptr<Method> make_self_similar(const Sequence& sequence);
 std::unique_ptr<Method> make_nearest(const Sequence& sequence);
 std::unique_ptr<Method> make_mass(const Sequence& sequence);
 std::unique_ptr<Method> make_peak(const Sequence& sequence);
+std::unique_ptr<Method> make_skip_by_bound(const Sequence& sequence);
 
 /// plane = scale * rows . columns, for columns [0, num_cols) of `head`; the others are unseen.
 Plane make_plane(const float* rows, int64_t num_rows, const PackedColumns& columns, int64_t head,

@@ -103,12 +103,21 @@ std::vector<double> uplifts(const SelectorParams& params, const SequencePlan& pl
   return result;
 }
 
+double softmax_scale(const SelectorParams& params) {
+  return params.softmax_scale > 0 ? static_cast<double>(params.softmax_scale)
+                                  : 1 / std::sqrt(static_cast<double>(params.kv.head_dim()));
+}
+
+// Log of the mass that `witness` gives to the mean of the rest.
+double log_rest_mass(const SelectorParams& params, const BlockFacts& block, const Row& q) {
+  const auto rest = static_cast<double>(params.stats.block_size - params.stats.num_witnesses);
+  return softmax_scale(params) * dot(q, block.rest_mean) + std::log(rest);
+}
+
 // Log of the mass that each branch gives to one block for one query.
 std::vector<double> log_masses(const SelectorParams& params, const BlockFacts& block,
                                const Row& q) {
-  const double scale = params.softmax_scale > 0
-                           ? static_cast<double>(params.softmax_scale)
-                           : 1 / std::sqrt(static_cast<double>(params.kv.head_dim()));
+  const double scale = softmax_scale(params);
   const double base = scale * dot(q, block.centroid);
   switch (params.settings.method) {
     case SelectorMethod::kRescue:
@@ -119,10 +128,7 @@ std::vector<double> log_masses(const SelectorParams& params, const BlockFacts& b
     case SelectorMethod::kOracle: {
       std::vector<double> logits;
       for (const Row& key : block.keys) logits.push_back(scale * dot(q, key));
-      if (!block.rest_mean.empty()) {
-        const auto rest = static_cast<double>(params.stats.block_size - params.stats.num_witnesses);
-        logits.push_back(scale * dot(q, block.rest_mean) + std::log(rest));
-      }
+      if (!block.rest_mean.empty()) logits.push_back(log_rest_mass(params, block, q));
       return {log_sum_exp(logits)};
     }
     default:
@@ -193,7 +199,7 @@ class ReferenceSelector final : public SelectorBackend {
 
   std::string why_unsupported(const SelectorParams& params, const Context& context) const override {
     if (context.device.type != DeviceType::kCpu) return "runs on the CPU only";
-    return is_lab_method(params.settings.method) ? "the lab's references are in its tests" : "";
+    return is_lab(params.settings) ? "the lab's references are in its tests" : "";
   }
 
   void run(const SelectorParams& params, const Context& context,
@@ -233,10 +239,8 @@ class ReferenceSelector final : public SelectorBackend {
   }
 };
 
-}  // namespace
-
-ReferenceScores reference_scores(const SelectorParams& params, const SequencePlan& plan,
-                                 int64_t q_head, int64_t q_block) {
+ReferenceScores scores_of_head(const SelectorParams& params, const SequencePlan& plan,
+                               int64_t q_head, int64_t q_block) {
   const int64_t group_size = params.q.shape[1] / params.kv.num_kv_heads();
   const int64_t kv_head = q_head / group_size;
   const int64_t num_rows = plan.num_rows(q_block, params.settings.block_size);
@@ -276,6 +280,8 @@ ReferenceScores reference_scores(const SelectorParams& params, const SequencePla
   std::vector<std::vector<std::vector<double>>> masses(
       scores.branches.size(), std::vector<std::vector<double>>(blocks.size()));
   std::vector<std::vector<double>> normalisers(scores.branches.size());
+  const bool by_means = params.settings.aggregation == Aggregation::kMaxOverMeans &&
+                        params.settings.method == SelectorMethod::kWitness;
   for (const Row& q : rows) {
     std::vector<std::vector<double>> of_row(scores.branches.size());
     for (size_t b = 0; b < blocks.size(); ++b) {
@@ -283,7 +289,7 @@ ReferenceScores reference_scores(const SelectorParams& params, const SequencePla
       const std::vector<double> mass = log_masses(params, blocks[b], q);
       for (size_t x = 0; x < mass.size(); ++x) {
         masses[x][b].push_back(mass[x]);
-        of_row[x].push_back(mass[x]);
+        of_row[x].push_back(by_means ? log_rest_mass(params, blocks[b], q) : mass[x]);
       }
     }
     for (size_t x = 0; x < of_row.size(); ++x) {
@@ -305,6 +311,29 @@ ReferenceScores reference_scores(const SelectorParams& params, const SequencePla
     }
   }
   return scores;
+}
+
+}  // namespace
+
+ReferenceScores reference_scores(const SelectorParams& params, const SequencePlan& plan,
+                                 int64_t q_head, int64_t q_block) {
+  if (!params.settings.lists_per_kv_head) return scores_of_head(params, plan, q_head, q_block);
+  const int64_t group_size = params.q.shape[1] / params.kv.num_kv_heads();
+  const int64_t first = q_head / group_size * group_size;
+  ReferenceScores together = scores_of_head(params, plan, first, q_block);
+  for (int64_t h = first + 1; h < first + group_size; ++h) {
+    const ReferenceScores scores = scores_of_head(params, plan, h, q_block);
+    for (size_t b = 0; b < scores.non_finite.size(); ++b) {
+      together.non_finite[b] = together.non_finite[b] || scores.non_finite[b];
+      for (size_t x = 0; x < scores.branches.size(); ++x) {
+        double& score = together.branches[x][b];
+        const double other = scores.branches[x][b];
+        score = params.settings.aggregation == Aggregation::kSum ? log_sum_exp({score, other})
+                                                                 : std::max(score, other);
+      }
+    }
+  }
+  return together;
 }
 
 const SelectorBackend& reference_selector() {

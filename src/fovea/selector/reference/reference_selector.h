@@ -19,7 +19,8 @@ struct ReferenceScores {
   std::vector<bool> non_finite;  // per block; all true when the query is not finite or too large
 };
 
-/// Scores of query block `q_block` of `plan` for q head `q_head`. Precondition: the method scores,
+/// Scores of query block `q_block` of `plan` for q head `q_head`, or for all that share its list.
+/// Precondition: the method scores,
 /// and check_selector_params passed.
 ReferenceScores reference_scores(const SelectorParams& params, const SequencePlan& plan,
                                  int64_t q_head, int64_t q_block);
