@@ -12,6 +12,7 @@
 
 #include "apps/cli/conditions.h"
 #include "apps/cli/diagnose_report.h"
+#include "apps/cli/eval_equal_time.h"
 #include "apps/cli/eval_options.h"
 #include "apps/cli/eval_page.h"
 #include "apps/cli/eval_runner.h"
@@ -153,10 +154,19 @@ void score(const std::shared_ptr<const Model>& model, const EvalOptions& options
   run_evaluation(model, journal, &evaluation);
   const std::vector<EvalGroup> groups = summarize(evaluation, options.against, options.seed);
   const std::vector<std::string> notes = summary_notes(evaluation, groups);
+  std::vector<std::vector<EqualTimeRow>> equal_time;  // a list a group
+  for (const EvalGroup& group : groups) {
+    equal_time.push_back(compare_at_equal_time(evaluation, group, options.against, options.seed));
+  }
   nlohmann::json json = report_json(*model, options, conditions);
   json["finished"] = evaluation.finished;
   json["notes"] = notes;
   json["rows"] = rows_json(evaluation, groups, options.against);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    for (nlohmann::json& row : equal_time_json(evaluation, groups[i], equal_time[i])) {
+      json["equal_time"].push_back(std::move(row));
+    }
+  }
   for (const EvalVariant& variant : evaluation.variants) {
     json["selectors"][variant.name(true)] = to_json(variant.settings);
   }
@@ -164,12 +174,16 @@ void score(const std::shared_ptr<const Model>& model, const EvalOptions& options
     output->write(
         json,
         [&] {
-          return eval_page(evaluation, groups, options.against, notes,
+          return eval_page(evaluation, groups, equal_time, options.against, notes,
                            condition_entries(conditions));
         },
         [&] {
-          for (const EvalGroup& group : groups) {
+          for (size_t i = 0; i < groups.size(); ++i) {
+            const EvalGroup& group = groups[i];
             print_table(group.title(), group_table(evaluation, group, options.against));
+            if (equal_time[i].empty()) continue;
+            print_table(group.title() + ": at the time of " + options.against,
+                        equal_time_table(evaluation, equal_time[i]));
           }
           for (const std::string& note : notes) fmt::print("note: {}\n", note);
           fmt::print("{}\n", to_line(conditions));

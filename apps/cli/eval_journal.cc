@@ -31,6 +31,7 @@ uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
 nlohmann::json to_json(const PromptRecord& record) {
   nlohmann::json json = {
       {"scores", record.scores}, {"density", record.density}, {"prefill_ms", record.prefill_ms}};
+  if (record.attention_ms) json["attention_ms"] = *record.attention_ms;
   if (!record.nll_difference.empty()) json["nll_difference"] = record.nll_difference;
   if (!record.best_tokens.empty()) {
     json["best_tokens"] = record.best_tokens;
@@ -44,6 +45,7 @@ PromptRecord record_from(const nlohmann::json& json) {
   record.scores = json.at("scores").get<std::vector<double>>();
   record.density = json.at("density").get<double>();
   record.prefill_ms = json.at("prefill_ms").get<double>();
+  if (json.contains("attention_ms")) record.attention_ms = json.at("attention_ms").get<double>();
   if (json.contains("nll_difference")) {
     record.nll_difference = json.at("nll_difference").get<std::vector<double>>();
   }

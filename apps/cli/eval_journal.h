@@ -20,6 +20,7 @@ struct PromptRecord {
   std::vector<double> nll_difference;  // texts: one a block, nats a token above dense's
   double density = 1;                  // measured
   double prefill_ms = 0;
+  std::optional<double> attention_ms;  // of it, selection included; journals may lack it
   // Texts under dense attention: what the others are compared with, one a position.
   std::vector<int32_t> best_tokens;
   std::vector<float> logprobs;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/cli/report_json.h"
 #include "apps/cli/report_pages.h"
 
 namespace fovea::cli {
@@ -32,7 +33,7 @@ int colour_of(const Evaluation& evaluation, const std::string& attention) {
   return static_cast<int>(place) - 1;  // dense has none
 }
 
-void sort_by_density(ChartSeries* series) {
+void sort_by_cost(ChartSeries* series) {
   std::vector<std::pair<std::pair<double, double>, std::pair<double, double>>> points;
   for (size_t i = 0; i < series->points.size(); ++i) {
     points.emplace_back(series->points[i], series->intervals[i]);
@@ -43,16 +44,22 @@ void sort_by_density(ChartSeries* series) {
   }
 }
 
-LineChart frontier(const Evaluation& evaluation, const EvalGroup& group) {
+enum class Cost { kDensity, kTime };
+
+LineChart frontier(const Evaluation& evaluation, const EvalGroup& group, Cost cost) {
   LineChart chart;
-  chart.title = group.title() + ": score against what is read";
-  chart.x_label = "density, percent of the causal pairs, as measured";
+  const bool by_time = cost == Cost::kTime;
+  chart.title = group.title() + (by_time ? ": score against time" : ": score against what is read");
+  chart.x_label = by_time ? "ms of the prefill with selection, median over the prompts"
+                          : "density, percent of the causal pairs, as measured";
   chart.y_label = group.is_text ? "agrees with dense" : "score";
   chart.percent_y = true;
   const bool with_block_size = block_sizes_differ(evaluation.variants);
   double most = 0;
   for (const EvalRow& row : group.rows) {
     const EvalVariant& variant = evaluation.variants[row.variant];
+    const double x = by_time ? median(row.prefill_ms) : 100 * row.mean_density();
+    if (by_time || !variant.is_dense()) most = std::max(most, x);
     if (variant.is_dense()) continue;
     const std::string name = line_name(variant, with_block_size);
     auto series = std::find_if(chart.series.begin(), chart.series.end(),
@@ -62,12 +69,10 @@ LineChart frontier(const Evaluation& evaluation, const EvalGroup& group) {
       series->colour = colour_of(evaluation, variant.attention);
       series->dashed = variant.settings.periphery;
     }
-    const double percent = 100 * row.mean_density();
-    most = std::max(most, percent);
-    series->points.emplace_back(percent, row.score.value);
+    series->points.emplace_back(x, row.score.value);
     series->intervals.emplace_back(row.score.interval.low, row.score.interval.high);
   }
-  for (ChartSeries& series : chart.series) sort_by_density(&series);
+  for (ChartSeries& series : chart.series) sort_by_cost(&series);
   if (!group.is_text && evaluation.variants[group.rows.front().variant].is_dense()) {
     ChartSeries dense{"dense", {}, false};
     const double score = group.rows.front().score.value;
@@ -114,15 +119,20 @@ std::string worst_case(const Evaluation& evaluation, const std::vector<EvalGroup
 }  // namespace
 
 std::string eval_page(const Evaluation& evaluation, const std::vector<EvalGroup>& groups,
+                      const std::vector<std::vector<EqualTimeRow>>& equal_time,
                       const std::string& reference, const std::vector<std::string>& notes,
                       const std::vector<worth::ConditionEntry>& conditions) {
   ReportPage page("What sparse attention costs");
   page.add_text(worst_case(evaluation, groups));
   for (const std::string& note : notes) page.add_text("Note: " + note);
-  for (const EvalGroup& group : groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const EvalGroup& group = groups[i];
     page.add_heading(group.title());
-    if (group.rows.size() > 1) page.add_chart(frontier(evaluation, group));
+    if (group.rows.size() > 1) page.add_chart(frontier(evaluation, group, Cost::kDensity));
     page.add_table(unbroken(group_table(evaluation, group, reference)));
+    if (equal_time[i].empty()) continue;
+    page.add_chart(frontier(evaluation, group, Cost::kTime));
+    page.add_table(unbroken(equal_time_table(evaluation, equal_time[i])));
   }
   page.set_footer(
       written_by() +

@@ -19,6 +19,10 @@ namespace {
 // prefill of its own, and a block that two share would be read densely.
 constexpr int64_t kTailUnit = 1024;
 
+double attention_ms(const PrefillReport& report) {
+  return report.times.attention_ms + report.times.selection_ms;
+}
+
 // Dense's choices, as they were kept.
 std::vector<TokenScore> scores_from(const PromptRecord& record) {
   std::vector<TokenScore> scores(record.best_tokens.size());
@@ -35,6 +39,7 @@ PromptRecord answer(const quality::Task& task, Session& session, const PrefillOp
   record.scores = outcome.scores;
   record.density = outcome.report.density();
   record.prefill_ms = outcome.report.times.total_ms;
+  record.attention_ms = attention_ms(outcome.report);
   return record;
 }
 
@@ -102,11 +107,13 @@ PromptRecord TextSubject::ask(Session& session, int64_t prompt, const PrefillOpt
   without_progress.progress = nullptr;
   session.reset();
   PromptRecord record;
+  record.attention_ms = 0;
   int64_t kept = 0, causal = 0;
   const auto count = [&] {
     kept += session.report().kept_pairs;
     causal += session.report().causal_pairs;
     record.prefill_ms += session.report().times.total_ms;
+    *record.attention_ms += attention_ms(session.report());
   };
   if (tail_begin_ > 0) {
     session.prefill(tokens.first(static_cast<size_t>(tail_begin_)), options);

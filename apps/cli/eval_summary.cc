@@ -127,7 +127,9 @@ class Summarizer {
       for (const PromptRecord& record : cell->records) {
         row.density.push_back(record.density);
         row.prefill_ms.push_back(record.prefill_ms);
+        if (record.attention_ms) row.attention_ms.push_back(*record.attention_ms);
       }
+      if (row.attention_ms.size() < row.prefill_ms.size()) row.attention_ms.clear();
       if (cell->budget.setting > 0) {
         row.matched = row.matched && cell->budget.matched;
         if (cells.size() == 1) row.density_setting = cell->budget.setting;
@@ -171,7 +173,27 @@ std::vector<size_t> subjects_like(const Evaluation& evaluation, size_t subject) 
   return alike;
 }
 
-nlohmann::json to_json(const std::optional<Difference>& difference) {
+// "0.812 (0.700-0.891)"
+std::string score_text(const quality::MeanScore& score) {
+  const std::string value = fmt::format("{:.3f}", score.value);
+  if (std::isnan(score.interval.low)) return value;
+  return fmt::format("{} ({:.3f}-{:.3f})", value, score.interval.low, score.interval.high);
+}
+
+}  // namespace
+
+double EvalRow::mean_density() const { return mean_of(density); }
+
+std::string EvalGroup::title() const { return fmt::format("{}, {} tokens", name, length); }
+
+std::string difference_text(const std::optional<Difference>& difference) {
+  if (!difference) return "-";
+  if (std::isnan(difference->interval.low)) return fmt::format("{:+.3f}", difference->mean);
+  return fmt::format("{:+.3f} ({:+.3f} to {:+.3f}) {}", difference->mean, difference->interval.low,
+                     difference->interval.high, difference->significant ? "yes" : "no");
+}
+
+nlohmann::json difference_json(const std::optional<Difference>& difference) {
   if (!difference) return nullptr;
   return {{"difference", difference->mean},
           {"low", difference->interval.low},
@@ -180,27 +202,6 @@ nlohmann::json to_json(const std::optional<Difference>& difference) {
           {"num_differing", difference->num_differing},
           {"significant", difference->significant}};
 }
-
-// "0.812 (0.700-0.891)"
-std::string score_text(const quality::MeanScore& score) {
-  const std::string value = fmt::format("{:.3f}", score.value);
-  if (std::isnan(score.interval.low)) return value;
-  return fmt::format("{} ({:.3f}-{:.3f})", value, score.interval.low, score.interval.high);
-}
-
-// "-0.120 (-0.180 to -0.060) yes"
-std::string difference_text(const std::optional<Difference>& difference) {
-  if (!difference) return "-";
-  if (std::isnan(difference->interval.low)) return fmt::format("{:+.3f}", difference->mean);
-  return fmt::format("{:+.3f} ({:+.3f} to {:+.3f}) {}", difference->mean, difference->interval.low,
-                     difference->interval.high, difference->significant ? "yes" : "no");
-}
-
-}  // namespace
-
-double EvalRow::mean_density() const { return mean_of(density); }
-
-std::string EvalGroup::title() const { return fmt::format("{}, {} tokens", name, length); }
 
 std::vector<EvalGroup> summarize(const Evaluation& evaluation, const std::string& reference,
                                  uint64_t seed) {
@@ -215,6 +216,7 @@ std::vector<EvalGroup> summarize(const Evaluation& evaluation, const std::string
           subject.length(),
           subject.is_text(),
           true,
+          alike,
           {}};
       for (size_t v = 0; v < evaluation.variants.size(); ++v) {
         const bool measured = std::all_of(alike.begin(), alike.end(), [&](size_t other) {
@@ -224,7 +226,7 @@ std::vector<EvalGroup> summarize(const Evaluation& evaluation, const std::string
       }
       if (!average.rows.empty()) groups.push_back(std::move(average));
     }
-    EvalGroup group{subject.name(), subject.length(), subject.is_text(), false, {}};
+    EvalGroup group{subject.name(), subject.length(), subject.is_text(), false, {s}, {}};
     for (size_t v = 0; v < evaluation.variants.size(); ++v) {
       if (summarizer.cell_of(s, v) != nullptr) group.rows.push_back(summarizer.row_of(s, v));
     }
@@ -251,15 +253,16 @@ nlohmann::json rows_json(const Evaluation& evaluation, const std::vector<EvalGro
                              {"score_high", row.score.interval.high},
                              {"density", summary_json(row.density)},
                              {"density_matched", row.matched},
-                             {"against_dense", to_json(row.against_dense)},
-                             {"prefill_ms", summary_json(row.prefill_ms)}};
+                             {"against_dense", difference_json(row.against_dense)},
+                             {"prefill_ms", summary_json(row.prefill_ms)},
+                             {"attention_and_selection_ms", summary_json(row.attention_ms)}};
       json["density_asked"] = variant.density ? nlohmann::json(*variant.density) : nullptr;
       json["density_setting"] =
           row.density_setting ? nlohmann::json(*row.density_setting) : nullptr;
       json["block_size"] =
           variant.is_dense() ? nullptr : nlohmann::json(variant.settings.selector->block_size);
-      if (!reference.empty()) json["against_" + reference] = to_json(row.against_reference);
-      if (group.is_text && !group.is_average) json["nll_above_dense"] = to_json(row.nll);
+      if (!reference.empty()) json["against_" + reference] = difference_json(row.against_reference);
+      if (group.is_text && !group.is_average) json["nll_above_dense"] = difference_json(row.nll);
       if (group.is_average) {
         json["worst"] = row.worst_subject;
         json["worst_score"] = row.worst_score;

@@ -17,9 +17,10 @@ namespace fovea::cli {
 struct EvalRow {
   size_t variant = 0;
   quality::MeanScore score;
-  std::vector<double> density;     // measured, one a prompt
-  std::vector<double> prefill_ms;  // one a prompt
-  bool matched = true;             // the density is what was asked for, or none was
+  std::vector<double> density;       // measured, one a prompt
+  std::vector<double> prefill_ms;    // one a prompt
+  std::vector<double> attention_ms;  // with selection; empty where a journal does not say
+  bool matched = true;               // the density is what was asked for, or none was
   std::optional<double>
       density_setting;  // the budget that was given, where a density was asked for
   std::optional<quality::Difference> against_dense;
@@ -37,6 +38,7 @@ struct EvalGroup {
   int64_t length = 0;
   bool is_text = false;
   bool is_average = false;
+  std::vector<size_t> subjects;  // of the evaluation's
   std::vector<EvalRow> rows;
 
   /// "lookalike, 32768 tokens".
@@ -48,6 +50,10 @@ struct EvalGroup {
 /// `reference` names the attention that the others are compared with besides dense; may be empty.
 std::vector<EvalGroup> summarize(const Evaluation& evaluation, const std::string& reference,
                                  uint64_t seed);
+
+/// "-0.120 (-0.180 to -0.060) yes", the last being whether it is significant; "-" for none.
+std::string difference_text(const std::optional<quality::Difference>& difference);
+nlohmann::json difference_json(const std::optional<quality::Difference>& difference);
 
 /// One object a row, with all of the above by name.
 nlohmann::json rows_json(const Evaluation& evaluation, const std::vector<EvalGroup>& groups,

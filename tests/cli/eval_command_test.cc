@@ -39,7 +39,10 @@ nlohmann::json json_of(const ProcessResult& result) {
 
 // What a report says, apart from how long it took.
 std::string without_times(nlohmann::json json) {
-  for (nlohmann::json& row : json.at("rows")) row.erase("prefill_ms");
+  for (nlohmann::json& row : json.at("rows")) {
+    row.erase("prefill_ms");
+    row.erase("attention_and_selection_ms");
+  }
   return json.dump(1);
 }
 

@@ -125,9 +125,92 @@ TEST(EvalSummary, RowsTablesAndPageSayTheSame) {
   EXPECT_THAT(table.rows[1],
               ElementsAre("rescue, 5.34 %", "0.000 (0.000-0.324)", "-1.000 (-1.000 to -1.000) yes",
                           "-", "9.00 % (missed)", "8", "10.0 ms"));
-  const std::string page = eval_page(evaluation, groups, "rescue", {"a note"}, {});
+  const std::string page = eval_page(evaluation, groups, std::vector<std::vector<EqualTimeRow>>(4),
+                                     "rescue", {"a note"}, {});
   EXPECT_THAT(page, AllOf(HasSubstr("rescue, 5.34 % scores 0.000 on eight, 4096 tokens"),
                           HasSubstr("a note"), HasSubstr("<svg"), Not(HasSubstr("nan"))));
+}
+
+// Three densities of rescue and of witness, which takes twice as long for the same density; eight
+// prompts, of which each point more in a hundred answers one more.
+Evaluation three_densities() {
+  Evaluation evaluation;
+  evaluation.variants = expand_variants({"rescue,witness", "10,20,40", "off", "128"}, {});
+  evaluation.subjects.push_back(std::make_unique<FakeSubject>("single", false, 4096));
+  const std::vector<int> num_right = {8, 1, 2, 4, 3, 5, 7};
+  const std::vector<double> density = {1, 0.1, 0.2, 0.4, 0.1, 0.2, 0.4};
+  const std::vector<double> time_ms = {100, 10, 20, 40, 15, 25, 45};
+  for (size_t v = 0; v < num_right.size(); ++v) {
+    evaluation.cells.push_back(cell(0, v, num_right[v], density[v]));
+    for (PromptRecord& record : evaluation.cells.back().records) {
+      record.prefill_ms = time_ms[v];
+      record.attention_ms = v <= 3 ? time_ms[v] / 10 : 1 + time_ms[v] / 100;
+    }
+  }
+  evaluation.finished = true;
+  return evaluation;
+}
+
+TEST(EvalEqualTime, InterpolatesBetweenMeasuredDensities) {
+  const Evaluation evaluation = three_densities();
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  ASSERT_EQ(groups.size(), 1u);
+  const std::vector<EqualTimeRow> rows = compare_at_equal_time(evaluation, groups[0], "rescue", 1);
+  // By prefill witness has nothing as fast as rescue at 10 %; by attention it has, or is faster.
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].reference, 2u);
+  EXPECT_EQ(rows[0].clock, EvalClock::kPrefill);
+  EXPECT_EQ(rows[0].time_ms, 20);
+  EXPECT_NEAR(rows[0].density, 0.15, 1e-12);  // half-way between 15 and 25 ms
+  EXPECT_NEAR(rows[0].difference.mean, (4.0 - 2.0) / 8, 1e-12);
+  EXPECT_FALSE(rows[0].is_slowest);
+  EXPECT_EQ(rows[0].difference.num_differing, 3);  // half an answer counts as a difference
+  EXPECT_NEAR(rows[1].density, 0.2 + 0.2 * 15 / 20, 1e-12);
+  EXPECT_NEAR(rows[1].difference.mean, (5 + 2 * 0.75 - 4) / 8, 1e-12);
+  EXPECT_EQ(rows[2].clock, EvalClock::kAttention);
+  EXPECT_EQ(rows[2].time_ms, 2);
+  EXPECT_TRUE(rows[2].is_slowest);
+  EXPECT_NEAR(rows[2].density, 0.4, 1e-12);
+  EXPECT_NEAR(rows[2].difference.mean, (7.0 - 2.0) / 8, 1e-12);
+
+  const nlohmann::json json = equal_time_json(evaluation, groups[0], rows);
+  EXPECT_EQ(json[0]["at_the_time_of"], "rescue, 20 %, blocks of 128");
+  EXPECT_EQ(json[2]["counted"], "attention and selection");
+  const worth::ReportTable table = equal_time_table(evaluation, rows);
+  EXPECT_THAT(table.rows[0], ElementsAre("witness", "rescue, 20 %", "prefill", "20.0 ms", "15.00 %",
+                                         HasSubstr("+0.250")));
+  EXPECT_THAT(table.rows[2][4], HasSubstr("its most"));
+  const std::string page = eval_page(evaluation, groups, {rows}, "rescue", {}, {});
+  EXPECT_THAT(page, AllOf(HasSubstr("score against time"),
+                          HasSubstr("attention\u00a0and\u00a0selection"), Not(HasSubstr("nan"))));
+}
+
+TEST(EvalEqualTime, SaysNothingWithoutAReferenceOrTheClock) {
+  Evaluation evaluation = three_densities();
+  EXPECT_TRUE(compare_at_equal_time(evaluation, summarize(evaluation, "", 1)[0], "", 1).empty());
+  evaluation.cells[2].records[5].attention_ms.reset();  // a journal from before
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  for (const EqualTimeRow& row : compare_at_equal_time(evaluation, groups[0], "rescue", 1)) {
+    EXPECT_EQ(row.clock, EvalClock::kPrefill);
+  }
+}
+
+TEST(EvalEqualTime, AveragesPairWithinEachTask) {
+  Evaluation evaluation = three_densities();
+  evaluation.subjects.push_back(std::make_unique<FakeSubject>("eight", false, 4096));
+  for (size_t v = 0; v < 7; ++v) {
+    EvalCell other = evaluation.cells[v];
+    other.subject = 1;
+    if (v == 2) {  // rescue at 20 % answers everything here
+      for (PromptRecord& record : other.records) record.scores = {1};
+    }
+    evaluation.cells.push_back(std::move(other));
+  }
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  ASSERT_TRUE(groups[0].is_average);
+  const auto rows = compare_at_equal_time(evaluation, groups[0], "rescue", 1);
+  EXPECT_NEAR(rows[0].difference.mean, ((4.0 - 2.0) / 8 + (4.0 - 8.0) / 8) / 2, 1e-12);
+  EXPECT_EQ(rows[0].difference.num_prompts, 16);
 }
 
 }  // namespace
