@@ -26,7 +26,7 @@ class BestOf {
         warp_(thread_ / 32) {}
 
   /// Sets the mask bits of the `count` best open blocks, of all when there are fewer; equal ones in
-  /// order of their number. scratch.bins must be zero in the beginning and is in the end. Ends with
+  /// order of their number. All of scratch.bins is zero in the beginning and in the end. Ends with
   /// a barrier.
   __device__ void keep(int count) {
     if (count <= 0) return;  // the same for all threads
@@ -41,21 +41,17 @@ class BestOf {
       const unsigned bin_low = low + (static_cast<unsigned>(boundary.bin) << shift);
       const unsigned bin_end = bin_low + (1u << shift);
       const bool takes_bin = boundary.num_in <= count;
-      keep_below(takes_bin ? bin_end : bin_low);
-      const bool is_last = takes_bin || boundary.num_in <= kSelectBins || shift == 0;
-      if (!takes_bin && is_last) {
-        if (boundary.num_in <= kSelectBins) {
-          collect(bin_low, bin_end);
-          sync_scorers();
-          rank(boundary.num_in, count);
-        } else {
-          sync_scorers();
-          if (warp_ == 0) keep_first(bin_low, count);
-        }
-      }
+      const bool ranks = !takes_bin && boundary.num_in <= kSelectBins;
+      keep_below(takes_bin ? bin_end : bin_low, ranks ? bin_end : 0);
       sync_scorers();
+      const bool is_last = takes_bin || ranks || shift == 0;
       if (is_last) {
         clear(scratch_.bins[x]);
+        if (ranks) {
+          rank(boundary.num_in, count);
+        } else if (!takes_bin && warp_ == 0) {
+          keep_first(bin_low, count);
+        }
         sync_scorers();
         return;
       }
@@ -86,16 +82,34 @@ class BestOf {
     return min(__float2uint_rz((best_ - scores_[b]) * scale_), kRange - 1);
   }
 
+  /// The keys of several words' blocks of this lane, the first in word `first`, side by side so
+  /// that their loads overlap. Those of closed blocks lie above all others.
+  static constexpr int kSideBySide = 4;
+  __device__ void load_keys(int first, unsigned (&keys)[kSideBySide]) const {
+#pragma unroll
+    for (int i = 0; i < kSideBySide; ++i) {
+      const int b = (first + i * kScorerWarps) * 32 + lane_;
+      const int at = min(b, num_blocks_ - 1);
+      const bool is_closed = (b >= num_blocks_) | ((mask_[at / 32] >> at % 32 & 1) != 0);
+      keys[i] = is_closed ? ~0u : key(at);
+    }
+  }
+
   template <typename Visit>
-  __device__ void for_own_blocks(Visit visit) const {
-    for (int k = warp_; k * 32 < num_blocks_; k += kScorerWarps) visit(k, k * 32 + lane_);
+  __device__ void for_own_keys(Visit visit) const {
+#pragma unroll 1
+    for (int k = warp_; k * 32 < num_blocks_; k += kSideBySide * kScorerWarps) {
+      unsigned keys[kSideBySide];
+      load_keys(k, keys);
+#pragma unroll
+      for (int i = 0; i < kSideBySide; ++i) visit(k + i * kScorerWarps, keys[i]);
+    }
   }
 
   __device__ void count_keys(unsigned low, int shift, unsigned* bins) const {
-    for_own_blocks([&](int, int b) {
-      if (!is_open(b)) return;
-      const unsigned bin = (key(b) - low) >> shift;  // below `low` wraps around to far above
-      if (bin < kSelectBins) atomicAdd(&bins[bin], 1u);
+    for_own_keys([&](int, unsigned own) {
+      const unsigned bin = (own - low) >> shift;  // below `low` wraps around to far above
+      if (own < kRange && bin < kSelectBins) atomicAdd(&bins[bin], 1u);
     });
   }
 
@@ -127,36 +141,27 @@ class BestOf {
             __shfl_sync(~0u, found.num_in, owner)};
   }
 
-  __device__ void keep_below(unsigned end) const {
-    for_own_blocks([&](int k, int b) {
-      const bool takes = is_open(b) && key(b) < end;
-      const unsigned bits = __ballot_sync(~0u, takes);
-      __syncwarp();
-      if (lane_ == 0) mask_[k] |= bits;
-      __syncwarp();
-    });
-  }
-
-  __device__ void collect(unsigned low, unsigned end) const {
-    for_own_blocks([&](int, int b) {
-      if (!is_open(b)) return;
-      const unsigned own = key(b);
-      if (own < low || own >= end) return;
-      const unsigned at = atomicAdd(&scratch_.num_candidates, 1u);
-      scratch_.keys[at] = own;
-      scratch_.blocks[at] = b;
+  /// Keeps the blocks with keys below `end`; those between that and `candidates_end` are to be
+  /// ranked.
+  __device__ void keep_below(unsigned end, unsigned candidates_end) const {
+    for_own_keys([&](int k, unsigned own) {
+      if (own >= end && own < candidates_end) {
+        const unsigned at = atomicAdd(&scratch_.num_candidates, 1u);
+        scratch_.candidates[at] =
+            static_cast<unsigned long long>(own) << 32 | static_cast<unsigned>(k * 32 + lane_);
+      }
+      const unsigned bits = __ballot_sync(~0u, own < end);
+      if (lane_ == 0 && bits != 0) mask_[k] |= bits;
     });
   }
 
   __device__ void rank(int num_candidates, int count) const {
     for (int t = thread_; t < num_candidates; t += kSelectScorers) {
-      const unsigned own = scratch_.keys[t];
-      const int block = scratch_.blocks[t];
+      const unsigned long long own = scratch_.candidates[t];
       int better = 0;
-      for (int i = 0; i < num_candidates; ++i) {
-        const unsigned other = scratch_.keys[i];
-        better += other < own || (other == own && scratch_.blocks[i] < block);
-      }
+#pragma unroll 4
+      for (int i = 0; i < num_candidates; ++i) better += scratch_.candidates[i] < own;
+      const auto block = static_cast<unsigned>(own);
       if (better < count) atomicOr(&mask_[block / 32], 1u << block % 32);
     }
   }

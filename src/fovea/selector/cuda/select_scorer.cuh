@@ -97,7 +97,7 @@ class SelectScorer {
     measure_queries();
 #pragma unroll 1
     for (int n = 0; n < num_tiles; ++n) {
-      look_up(block_tile_at(n, num_tiles, widest));  // arrives during the product
+      begin_tile(block_tile_at(n, num_tiles, widest));
 #pragma unroll 1
       for (int row = 0; row < rows_per_block; ++row) {
         const TilePlace place(num_tiles_++, memory_.layout().num_stages);
@@ -109,7 +109,6 @@ class SelectScorer {
             release(&shared_.tile_empty[place.stage]);
             if (n + 1 == num_tiles && row + 1 == rows_per_block) release(&shared_.q_empty);
           }
-          if (row + part == 0) begin_tile();
           const int num_queries = row_->block.num_rows - part * kSelectQueryRows;
           if (num_queries < kSelectQueryRows) hide_missing_queries(num_queries);
           score_part(part, row == 0 ? p_.rest_bias_log2 : 0.f);
@@ -135,12 +134,21 @@ class SelectScorer {
     ptx::wgmma_wait<0>();
   }
 
-  /// Reads this thread's two blocks of a tile, for begin_tile().
-  __device__ void look_up(int tile) {
+  /// Reads this thread's two blocks of a tile; they arrive during the product.
+  __device__ void begin_tile(int tile) {
     const BlockSlot* slots = p_.facts.slots + int64_t{row_->group} * p_.facts.max_blocks +
                              tile * kFactTileBlocks + warp_ * 16 + lane_ / 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) slots_[r] = slots[8 * r];
+    for (int r = 0; r < 2; ++r) {
+      slots_[r] = slots[8 * r];
+      base_[r] = Sum();
+      if constexpr (Traits::kHasUplift) uplifted_[r] = Sum();
+    }
+  }
+
+  /// Whether this thread's block `r` lies before the query block and is finite.
+  __device__ bool is_valid(int r) const {
+    return slots_[r].radius >= 0.f && slots_[r].block < q_block_;
   }
 
   /// ||q|| of each query; queries that do not exist count as 0. Chunks are read in a rotated order
@@ -189,30 +197,20 @@ class SelectScorer {
     is_judged_ = q_norm_max_ * row_->extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
   }
 
-  /// How much a unit of ||q|| adds to the logits of a block, in log2: nothing up to radius low, the
-  /// whole radius from high on. Without a spread 0 * inf is NaN, which saturates to 0 as it should.
-  __device__ float uplift(float radius) const {
-    return fminf(radius, row_->most) * __saturatef((radius - row_->low) * row_->inverse_spread) *
-           p_.scale_log2;
+  /// How much a unit of ||q|| adds to the logits of this thread's block `r`, in log2: nothing up to
+  /// radius low, the whole radius from high on. Without a spread 0 * inf is NaN, which saturates to
+  /// 0 as it should.
+  __device__ float uplift(int r) const {
+    const float radius = slots_[r].radius;
+    const float up = fminf(radius, row_->most) *
+                     __saturatef((radius - row_->low) * row_->inverse_spread) * p_.scale_log2;
+    return is_valid(r) ? up : 0.f;
   }
 
   /// What a score of branch `x` must reach to matter.
   __device__ float reach(int x, float log2_alpha) const {
     const unsigned best = *static_cast<volatile unsigned*>(&totals_->best[x]);
     return best == 0 ? -INFINITY : from_ordered_bits(best) + log2_alpha - p_.skip_slack;
-  }
-
-  __device__ void begin_tile() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      block_[r] = slots_[r].block;
-      is_valid_[r] = slots_[r].radius >= 0.f && block_[r] < q_block_;
-      base_[r] = Sum();
-      if constexpr (Traits::kHasUplift) {
-        uplifted_[r] = Sum();
-        up_[r] = is_valid_[r] ? uplift(slots_[r].radius) : 0.f;
-      }
-    }
   }
 
   /// Adds the accumulators, one product's worth of queries and keys, to the sums of this thread's
@@ -272,44 +270,45 @@ class SelectScorer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float most = top[r] + kLog2Queries;
-      any |= is_valid_[r] && most >= base_reach;
+      any |= is_valid(r) && most >= base_reach;
       if constexpr (Traits::kHasUplift) {
-        any |= is_valid_[r] && most + up_[r] * q_norm_max_ >= uplifted_reach;
+        any |= is_valid(r) && most + uplift(r) * q_norm_max_ >= uplifted_reach;
       }
     }
     return __any_sync(~0u, any);
   }
 
   __device__ void hide_missing_queries(int num_queries) {
+    const int first = num_queries - ptx::lane_number() % 4 * 2;  // costs no registers elsewhere
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
-      if (i / 4 * 8 + lane_ % 4 * 2 + i % 2 >= num_queries) s_[i] = -INFINITY;
+      if (i / 4 * 8 + i % 2 >= first) s_[i] = -INFINITY;
     }
   }
 
-  /// The same sums with `up_` * ||q|| on top of each logit, where that is more and can matter.
+  /// The same sums with the uplift times ||q|| on top of each logit, where that is more and can
+  /// matter.
   __device__ void add_uplifted(int part, const float (&top)[2]) {
-    bool any = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) any |= up_[r] > 0.f;
+    const float up[2] = {uplift(0), uplift(1)};
+    bool any = up[0] > 0.f || up[1] > 0.f;
     if (p_.can_skip) {
       const float needed = reach(1, p_.log2_alpha_rescue);
       any = false;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float most = base_[r].log2() + up_[r] * q_norm_max_;  // by the whole warp
-        any |= up_[r] > 0.f && most >= needed;
+        const float most = base_[r].log2() + up[r] * q_norm_max_;  // by the whole warp
+        any |= up[r] > 0.f && most >= needed;
       }
     }
     if (!__any_sync(~0u, any)) return;
     // This thread's pairs of ||q|| lie 8 apart.
     const float2* norms =
         reinterpret_cast<const float2*>(memory_.q_norm() + part * kSelectQueryRows) + lane_ % 4;
-    float most[2] = {top[0] + up_[0] * q_norm_max_, top[1] + up_[1] * q_norm_max_};
+    float most[2] = {top[0] + up[0] * q_norm_max_, top[1] + up[1] * q_norm_max_};
     // Where ||q|| and the uplift spread so far that this is no safe reference: exact maxima.
     constexpr float kSafeSpread = 80.f;
-    if (__any_sync(~0u, fmaxf(up_[0], up_[1]) * (q_norm_max_ - q_norm_min_) > kSafeSpread)) {
-      find_largest_uplifted(norms, most);
+    if (__any_sync(~0u, fmaxf(up[0], up[1]) * (q_norm_max_ - q_norm_min_) > kSafeSpread)) {
+      find_largest_uplifted(norms, up, most);
     }
     const float offset[2] = {uplifted_[0].raise(most[0]), uplifted_[1].raise(most[1])};
     float sum[2][2] = {};
@@ -320,23 +319,24 @@ class SelectScorer {
       for (int r = 0; r < 2; ++r) {
         const float x = fmaf(s_[4 * j + 2 * r], p_.scale_log2, -offset[r]);
         const float y = fmaf(s_[4 * j + 2 * r + 1], p_.scale_log2, -offset[r]);
-        sum[r][0] += ptx::exp2_approx(fmaf(q.x, up_[r], x));
-        sum[r][1] += ptx::exp2_approx(fmaf(q.y, up_[r], y));
+        sum[r][0] += ptx::exp2_approx(fmaf(q.x, up[r], x));
+        sum[r][1] += ptx::exp2_approx(fmaf(q.y, up[r], y));
       }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) uplifted_[r].sum += sum[r][0] + sum[r][1];
   }
 
-  __device__ void find_largest_uplifted(const float2* norms, float (&top)[2]) const {
+  __device__ void find_largest_uplifted(const float2* norms, const float (&up)[2],
+                                        float (&top)[2]) const {
     top[0] = top[1] = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       const float2 q = norms[4 * j];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        top[r] = fmaxf(top[r], fmaxf(fmaf(q.x, up_[r], s_[4 * j + 2 * r] * p_.scale_log2),
-                                     fmaf(q.y, up_[r], s_[4 * j + 2 * r + 1] * p_.scale_log2)));
+        top[r] = fmaxf(top[r], fmaxf(fmaf(q.x, up[r], s_[4 * j + 2 * r] * p_.scale_log2),
+                                     fmaf(q.y, up[r], s_[4 * j + 2 * r + 1] * p_.scale_log2)));
       }
     }
 #pragma unroll
@@ -350,14 +350,17 @@ class SelectScorer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float base = base_[r].log2();
-      const bool is_stored = lane_ % 4 == 0 && block_[r] < q_block_;
-      const bool counts = is_valid_[r] && (p_.forced_in_maximum || !row_->is_forced(block_[r]));
-      if (is_stored) memory_.base_scores()[block_[r]] = is_valid_[r] ? base : INFINITY;
+      const bool is_stored = lane_ % 4 == 0 && slots_[r].block < q_block_;
+      const bool counts =
+          is_valid(r) && (p_.forced_in_maximum || !row_->is_forced(slots_[r].block));
+      if (is_stored) memory_.base_scores()[slots_[r].block] = is_valid(r) ? base : INFINITY;
       if (counts) best[0] = fmaxf(best[0], base);
       if constexpr (Traits::kHasUplift) {       // without uplift the branches agree
         const float sum = uplifted_[r].log2();  // by the whole warp
-        const float uplifted = up_[r] > 0.f ? sum : base;
-        if (is_stored) memory_.uplifted_scores()[block_[r]] = is_valid_[r] ? uplifted : INFINITY;
+        const float uplifted = uplift(r) > 0.f ? sum : base;
+        if (is_stored) {
+          memory_.uplifted_scores()[slots_[r].block] = is_valid(r) ? uplifted : INFINITY;
+        }
         if (counts) best[1] = fmaxf(best[1], uplifted);
       }
     }
@@ -378,41 +381,57 @@ class SelectScorer {
   __device__ void choose() {
     const bool has_scores = row_->num_tiles > 0 && is_judged_;
     const bool has_budget = p_.budget != nullptr && has_scores;
-    const float base_from = from_ordered_bits(totals_->best[0]) + p_.log2_alpha_base;
-    const float uplifted_from = from_ordered_bits(totals_->best[1]) + p_.log2_alpha_rescue;
-    const bool has_base_best = totals_->best[0] != 0 && !(Traits::kHasUplift && p_.is_bound);
-    const bool has_uplifted_best = Traits::kHasUplift && totals_->best[1] != 0;
-    const float* base = memory_.base_scores();
-    const float* uplifted = memory_.uplifted_scores();
+    const bool has_base = !(Traits::kHasUplift && p_.is_bound);
+    // What a score must reach; no finite one reaches infinity.
+    const auto threshold = [&](int x, bool exists, float log2_alpha) {
+      const unsigned best = totals_->best[x];
+      return exists && best != 0 && !has_budget ? from_ordered_bits(best) + log2_alpha : INFINITY;
+    };
+    const float base_from = threshold(0, has_base, p_.log2_alpha_base);
+    const float uplifted_from = threshold(1, Traits::kHasUplift, p_.log2_alpha_rescue);
+    const int sink_end = row_->block.sink_end;
+    const int local_begin = row_->block.local_begin;
+    const int num_scored = has_scores ? q_block_ : 0;
+    const int num_words = q_block_ / 32 + 1;
     unsigned num_open = 0;
     unsigned num_non_finite = 0;            // all
     unsigned num_kept = 0;                  // unforced
-    float least[2] = {INFINITY, INFINITY};  // budget only, of the open ones, as is `best`
+    float least[2] = {INFINITY, INFINITY};  // of the open ones, as is `best`
     float best[2] = {-INFINITY, -INFINITY};
-    for (int k = warp_; k <= q_block_ / 32; k += kScorerWarps) {
-      const int b = k * 32 + lane_;
-      const bool is_forced = b <= q_block_ && row_->is_forced(b);
-      bool keep = is_forced || (b <= q_block_ && !is_judged_);
-      if (b < q_block_ && has_scores) {
-        const bool is_finite = base[b] < INFINITY;
-        num_non_finite += is_finite ? 0 : 1;
-        if (!is_finite) keep = true;
-        if (!is_forced && !is_finite) ++num_kept;
-        if (!is_forced && is_finite && has_budget) {
-          ++num_open;
-          least[0] = fminf(least[0], base[b]);
-          least[1] = fminf(least[1], uplifted[b]);
-          best[0] = fmaxf(best[0], base[b]);
-          best[1] = fmaxf(best[1], uplifted[b]);
-        } else if (!is_forced && is_finite) {
-          keep = (has_base_best && base[b] >= base_from) ||
-                 (has_uplifted_best && uplifted[b] >= uplifted_from);
-        }
+    // Several words side by side and no branches, so that their latencies overlap.
+    constexpr int kSideBySide = 4;
+#pragma unroll 1
+    for (int first = warp_; first < num_words; first += kSideBySide * kScorerWarps) {
+      float scores[kSideBySide][2];
+#pragma unroll
+      for (int i = 0; i < kSideBySide; ++i) {
+        const int b = min((first + i * kScorerWarps) * 32 + lane_, q_block_);
+        scores[i][0] = memory_.base_scores()[b];
+        scores[i][1] = memory_.uplifted_scores()[b];
       }
-      const unsigned bits = __ballot_sync(~0u, keep);
-      if (lane_ == 0) memory_.mask()[k] = bits;
-      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kSideBySide; ++i) {
+        const int k = first + i * kScorerWarps;
+        const int b = k * 32 + lane_;
+        const bool is_forced = (b <= q_block_) & ((b < sink_end) | (b >= local_begin));
+        const bool is_non_finite = (b < num_scored) & !(scores[i][0] < INFINITY);
+        const bool is_open = (b < num_scored) & !is_forced & !is_non_finite;
+        num_non_finite += is_non_finite;
+        num_kept += is_non_finite & !is_forced;
+        num_open += is_open;
+#pragma unroll
+        for (int x = 0; x < Traits::kNumScores; ++x) {
+          least[x] = fminf(least[x], is_open ? scores[i][x] : INFINITY);
+          best[x] = fmaxf(best[x], is_open ? scores[i][x] : -INFINITY);
+        }
+        const bool reaches = (scores[i][0] >= base_from) | (scores[i][1] >= uplifted_from);
+        const bool keep =
+            is_forced | is_non_finite | (is_open & reaches) | ((b <= q_block_) & !is_judged_);
+        const unsigned bits = __ballot_sync(~0u, keep);
+        if (lane_ == 0 && k < num_words) memory_.mask()[k] = bits;
+      }
     }
+    __syncwarp();
     if (has_scores) {
       num_non_finite = __reduce_add_sync(~0u, num_non_finite);
     } else {
@@ -470,11 +489,9 @@ class SelectScorer {
   float q_norm_max_ = 0.f;
   bool is_judged_ = true;  // no logit can leave f32
 
-  // This thread's two blocks of the tile at hand.
+  // This thread's two blocks of the tile at hand. What follows from them is computed again each
+  // time: beside the accumulators, registers decide how many exponentials are under way at once.
   BlockSlot slots_[2];
-  int block_[2];
-  bool is_valid_[2];  // before the query block, and finite
-  float up_[2];       // see uplift()
   Sum base_[2];
   Sum uplifted_[2];
   float s_[kScores];

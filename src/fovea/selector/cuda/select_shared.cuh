@@ -57,8 +57,7 @@ struct RowTotals {
 /// Scratch of BestOf, see select_best.cuh.
 struct BestScratch {
   unsigned bins[2][kSelectBins];
-  unsigned keys[kSelectBins];
-  int blocks[kSelectBins];
+  unsigned long long candidates[kSelectBins];  // key, then block: they order as they rank
   unsigned num_candidates;
 };
 
