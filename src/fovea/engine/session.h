@@ -22,7 +22,8 @@ class StepObserver;  // engine/step_observer.h
 /// How the layers attend.
 struct AttentionSettings {
   std::optional<SelectorSettings> selector;  // empty: dense
-  bool periphery = false;                    // unselected blocks are seen through their means
+  /// Blocks that a row does not read are seen through their means, in all layers but the first.
+  bool periphery = false;
   /// Prompts with fewer tokens are read densely, because sparse would not be faster: 0 for never,
   /// -1 for the length at which the two were measured to cost the same. The selector's own
   /// min_sparse_len counts as well.

@@ -404,7 +404,9 @@ void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const Kv
   params.out = rows_of(attended_.view(), 0, num_rows_);
   params.softmax_scale = static_cast<float>(model_.config().softmax_scale);
   params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
-  if (step.periphery) {
+  // Not in layer 0: its keys and values know their token alone, so that a row's attention goes to
+  // tokens like one another, of which those it reads are a better sample than a mean of a block.
+  if (step.periphery && layer > 0) {
     params.periphery.k_mean = step.cache->stats(layer).centroid;
     params.periphery.v_mean = step.cache->stats(layer).v_mean;
   }
