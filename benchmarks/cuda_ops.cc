@@ -1,7 +1,7 @@
 // Speed of a GPU's operations on rows at the sizes of real models, against the rate of a large copy
 // (operations bound by memory) and of an 8192^3 product in the same run (products).
 //
-//   cuda_ops [ROWS ...]      default 4096 16384
+//   cuda_ops [--only TEXT] [ROWS ...]      only lines whose name has TEXT; default 4096 16384
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -86,6 +87,10 @@ double time_us(const std::function<void(int)>& run) {
   return times[kBatches / 2];
 }
 
+/// Of --only.
+std::string wanted_text;
+bool is_wanted(const std::string& name) { return name.find(wanted_text) != std::string::npos; }
+
 struct Rates {
   double copy_tb_s, gemm_tflop_s;
 };
@@ -156,15 +161,18 @@ void prefill_products(RowOps& ops, const Rates& rates, const Model& model, int64
                       bool is_f8) {
   double total_us = 0, total_flops = 0;
   for (const Product& product : model.products) {
+    const std::string name =
+        fmt::format("{} {} {} rows{}", model.name, product.name, rows, is_f8 ? " f8" : "");
+    if (!is_wanted(name)) continue;
     const double us = product_us(ops, product, rows, 1, is_f8);
     const double flops = 2.0 * static_cast<double>(rows * product.out_features) *
                          static_cast<double>(product.in_features);
-    fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n",
-               fmt::format("{} {} {} rows{}", model.name, product.name, rows, is_f8 ? " f8" : ""),
-               us, flops / us / 1e6, flops / us / 1e6 / rates.gemm_tflop_s);
+    fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n", name, us, flops / us / 1e6,
+               flops / us / 1e6 / rates.gemm_tflop_s);
     total_us += us;
     total_flops += flops;
   }
+  if (total_us == 0) return;
   fmt::print("{:<44} {:9.1f} us {:6.0f} TFLOP/s {:5.2f} of GEMM\n", "  all together", total_us,
              total_flops / total_us / 1e6, total_flops / total_us / 1e6 / rates.gemm_tflop_s);
 }
@@ -173,10 +181,11 @@ void decode_products(RowOps& ops, const Rates& rates, const Model& model, int64_
   std::vector<Product> products = model.products;
   products.push_back({"logits", 151936, model.dim, false});
   for (const Product& product : products) {
+    const std::string name = fmt::format("{} {} {} rows", model.name, product.name, rows);
+    if (!is_wanted(name)) continue;
     const double bytes = 2.0 * static_cast<double>(product.out_features * product.in_features);
     const int num_copies = std::clamp(static_cast<int>(5e8 / bytes), 1, 32);
-    show_bytes(rates, fmt::format("{} {} {} rows", model.name, product.name, rows),
-               product_us(ops, product, rows, num_copies), bytes);
+    show_bytes(rates, name, product_us(ops, product, rows, num_copies), bytes);
   }
 }
 
@@ -185,6 +194,8 @@ void decode_products(RowOps& ops, const Rates& rates, const Model& model, int64_
 void decode_layers(RowOps& ops, const Rates& rates, const Model& model) {
   constexpr int kLayers = 4;
   constexpr int64_t kHeadDim = 128, kPageSize = 128;
+  const std::string name = fmt::format("{} {} layers, no attention", model.name, kLayers);
+  if (!is_wanted(name)) return;
   struct Layer {
     PackedWeights qkv, attention_out, gate_up, down;
   };
@@ -234,24 +245,25 @@ void decode_layers(RowOps& ops, const Rates& rates, const Model& model) {
       ops.matmul_add(activated.view(), layer.down, residual.view());
     }
   });
-  show_bytes(rates, fmt::format("{} {} layers, no attention", model.name, kLayers), us, bytes);
+  show_bytes(rates, name, us, bytes);
 }
 
 void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t rows) {
-  const auto show = [&](const char* name, double us, int64_t bytes) {
-    show_bytes(rates, fmt::format("{} {} {} rows", model.name, name, rows), us,
-               static_cast<double>(bytes));
+  const auto show = [&](const char* what, const std::function<void(int)>& run, int64_t bytes) {
+    const std::string name = fmt::format("{} {} {} rows", model.name, what, rows);
+    if (is_wanted(name)) show_bytes(rates, name, time_us(run), static_cast<double>(bytes));
   };
   const int64_t dim = model.dim, head_dim = 128, page_size = 128;
   const Tensor residual = random_tensor(DType::kF32, {rows, dim});
   const Tensor weight = random_tensor(DType::kF32, {dim});
   const Tensor normed = random_tensor(DType::kBF16, {rows, dim});
-  show("norm",
-       time_us([&](int) { ops.norm(residual.view(), weight.view(), 1e-6f, 0, normed.view()); }),
-       6 * rows * dim);
-  show("add_normed",
-       time_us([&](int) { ops.add_normed(normed.view(), weight.view(), 1e-6f, residual.view()); }),
-       10 * rows * dim);
+  show(
+      "norm", [&](int) { ops.norm(residual.view(), weight.view(), 1e-6f, 0, normed.view()); },
+      6 * rows * dim);
+  show(
+      "add_normed",
+      [&](int) { ops.add_normed(normed.view(), weight.view(), 1e-6f, residual.view()); },
+      10 * rows * dim);
 
   const Tensor table = random_tensor(DType::kBF16, {151936, dim});
   std::vector<int32_t> token_values(static_cast<size_t>(rows));
@@ -259,16 +271,16 @@ void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t
   for (int32_t& token : token_values) token = static_cast<int32_t>(random() % 151936);
   const Tensor tokens(DType::kI32, {rows}, kGpu.device);
   copy_tensor(make_view(token_values.data(), DType::kI32, {rows}), tokens.view(), kGpu);
-  show("embed",
-       time_us([&](int) { ops.embed(tokens.as<int32_t>(), table.view(), 1, residual.view()); }),
-       6 * rows * dim);
+  show(
+      "embed", [&](int) { ops.embed(tokens.as<int32_t>(), table.view(), 1, residual.view()); },
+      6 * rows * dim);
 
   const Tensor gate_up = random_tensor(DType::kBF16, {rows, 2 * model.mlp_dim});
   const Tensor activated = random_tensor(DType::kBF16, {rows, model.mlp_dim});
-  show("activate", time_us([&](int) {
-         ops.activate(fovea::GateFunction::kSilu, gate_up.view(), activated.view());
-       }),
-       6 * rows * model.mlp_dim);
+  show(
+      "activate",
+      [&](int) { ops.activate(fovea::GateFunction::kSilu, gate_up.view(), activated.view()); },
+      6 * rows * model.mlp_dim);
 
   const int64_t num_heads = model.num_q_heads + 2 * model.num_kv_heads;
   const int64_t num_pages = (rows + page_size - 1) / page_size;
@@ -286,8 +298,9 @@ void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t
   copy_tensor(make_view(pages.data(), DType::kI32, {num_pages}), page_table.view(), kGpu);
   const Tensor position(DType::kI64, {1}, kGpu.device);
   RopeTable rope_table(head_dim, 1e6, {}, kGpu.device);
-  show("rope table", time_us([&](int) { rope_table.fill(position.as<int64_t>(), rows, kGpu); }),
-       4 * rows * head_dim);
+  show(
+      "rope table", [&](int) { rope_table.fill(position.as<int64_t>(), rows, kGpu); },
+      4 * rows * head_dim);
   QkvTask task;
   task.qkv = qkv.view();
   if (model.has_bias) task.bias = bias.view();
@@ -299,7 +312,8 @@ void row_operations(RowOps& ops, const Rates& rates, const Model& model, int64_t
   task.v = v.view();
   task.page_table = page_table.as<int32_t>();
   task.position = position.as<int64_t>();
-  show("finish_qkv", time_us([&](int) { ops.finish_qkv(task); }), 4 * rows * num_heads * head_dim);
+  show(
+      "finish_qkv", [&](int) { ops.finish_qkv(task); }, 4 * rows * num_heads * head_dim);
 }
 
 void mixture(RowOps& ops, const Rates& rates, const Model& model, bool is_f8,
@@ -315,6 +329,9 @@ void mixture(RowOps& ops, const Rates& rates, const Model& model, bool is_f8,
     down = down.quantized(kGpu);
   }
   for (const int64_t rows : row_counts) {
+    const std::string name =
+        fmt::format("{} experts {} rows{}", model.name, rows, is_f8 ? " f8" : "");
+    if (!is_wanted(name)) continue;
     // Inputs that differ, so that few rows do not find their experts in the L2 cache.
     const int64_t num_inputs = rows <= 16 ? 64 : 1;
     const Tensor normed = random_tensor(DType::kBF16, {num_inputs * rows, dim});
@@ -331,8 +348,6 @@ void mixture(RowOps& ops, const Rates& rates, const Model& model, bool is_f8,
       ops.moe(task);
     });
     const double flops = 6.0 * static_cast<double>(rows * model.top_k * width * dim);
-    const std::string name =
-        fmt::format("{} experts {} rows{}", model.name, rows, is_f8 ? " f8" : "");
     if (rows <= 16) {
       show_bytes(rates, name, us,
                  static_cast<double>(rows * model.top_k * (is_f8 ? 3 : 6) * width * dim));
@@ -361,7 +376,12 @@ Rates measure_rates(RowOps& ops) {
 int main(int argc, char** argv) {
   try {
     std::vector<int64_t> row_counts;
-    for (int i = 1; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
+    int first = 1;
+    if (argc > 2 && std::string(argv[1]) == "--only") {
+      wanted_text = argv[2];
+      first = 3;
+    }
+    for (int i = first; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
     if (row_counts.empty()) row_counts = {4096, 16384};
     const auto ops = fovea::make_row_ops(DType::kBF16, kGpu);
     ops->begin_step(row_counts[0]);

@@ -52,10 +52,6 @@ class Preference {
   cublasLtMatmulPreference_t preference_ = nullptr;
 };
 
-int64_t num_row_scales(int64_t rows, int64_t in_features) {
-  return scale_rows(rows) * (in_features / kScaleBlock);
-}
-
 }  // namespace
 
 int64_t f8_rows_bytes(int64_t rows, int64_t in_features) {
@@ -163,17 +159,18 @@ void CudaMatmul::run_f8(const TensorView& in, const PackedWeights& weights, cons
   auto* quantized = workspace.take<uint8_t>(rows * depth);
   auto* scales = workspace.take<float>(num_row_scales(rows, depth));
   launch_quantize_rows(in, quantized, scales, stream_of(context_));
-  launch_grouped_product({.tiles = {.rows = rows},
-                          .in = quantized,
-                          .in_scales = scales,
-                          .weights = weights.view(),
-                          .weight_scales = weights.scales().as<const float>(),
-                          .out = out.data,
-                          .out_dtype = out.dtype,
-                          .columns = weights.out_features(),
-                          .out_stride = out.stride[0],
-                          .add = add},
-                         context_);
+  launch_grouped_product(
+      {.tiles = {.rows = rows},
+       .in = make_view(quantized, DType::kF8E4M3, {rows, depth}, context_.device),
+       .in_scales = scales,
+       .weights = weights.view(),
+       .weight_scales = weights.scales().as<const float>(),
+       .out = out.data,
+       .out_dtype = out.dtype,
+       .columns = weights.out_features(),
+       .out_stride = out.stride[0],
+       .add = add},
+      context_);
 }
 
 }  // namespace fovea::cuda

@@ -7,10 +7,11 @@ namespace fovea::cuda {
 namespace {
 
 /// Waits for the next stage and asks for its products; gives the barrier that releases it.
-template <bool kIsFirst>
+template <bool kIsFirst, bool kGathers>
 __device__ inline uint32_t multiply_stage(float (&sums)[128], Ring& ring, int warpgroup) {
   using Product = ptx::Wgmma<__nv_bfloat16, 256>;
   ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
+  if constexpr (kGathers) ptx::async_proxy_fence();
   const uint64_t a =
       ptx::k_major_descriptor(ring.data() + static_cast<uint32_t>(warpgroup) * kBoxBytes / 2);
   const uint64_t b = ptx::k_major_descriptor(ring.data() + kBoxBytes);
@@ -34,21 +35,28 @@ __device__ inline uint32_t multiply_stage(float (&sums)[128], Ring& ring, int wa
 /// `Store::store(params, tile, warpgroup, sums)` writes a tile.
 template <typename Store>
 struct Consumer {
+  static constexpr bool kGathers = Store::kGathers, kHasScales = false;
   static __device__ void consume(const GroupedParams& p, Ring ring, int warpgroup) {
     const int end = num_tiles(p);
     for (int index = static_cast<int>(blockIdx.x); index < end;
          index += static_cast<int>(gridDim.x)) {
+      ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
+      const Tile tile = ring.facts().tile;
+      if (warpgroup * 64 >= tile.num_rows) {
+        skip_tile(p, ring);
+        continue;
+      }
       float sums[128];
-      uint32_t held = multiply_stage<true>(sums, ring, warpgroup);
+      uint32_t held = multiply_stage<true, kGathers>(sums, ring, warpgroup);
       for (int step = 1; step < p.num_steps; ++step) {
-        const uint32_t next = multiply_stage<false>(sums, ring, warpgroup);
+        const uint32_t next = multiply_stage<false, kGathers>(sums, ring, warpgroup);
         ptx::wgmma_wait<1>();
         release_stage(held);
         held = next;
       }
       ptx::wgmma_wait<0>();
       release_stage(held);
-      Store::store(p, tile_at(p, index), warpgroup, sums);
+      Store::store(p, tile, warpgroup, sums);
     }
   }
 };
@@ -71,6 +79,7 @@ __device__ inline float gated_sum(const GroupedParams& p, const Tile& tile,
 
 template <GateFunction kFunction>
 struct StoreGated {
+  static constexpr bool kGathers = true;
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
                                const float (&sums)[128]) {
     store_bf16<128>(p, tile, warpgroup, [&](int at) {

@@ -2,8 +2,6 @@
 // a matrix: the tensor cores add up 128 columns, then the sums are scaled and added in f32. Half of
 // a tile's columns at a time, so that both kinds of sums fit the registers; while one warpgroup
 // scales, the other multiplies.
-#include <type_traits>
-
 #include "fovea/ops/cuda/gate.cuh"
 #include "fovea/ops/cuda/grouped_kernel.cuh"
 #include "fovea/tensor/cuda/ptx/wgmma.h"
@@ -12,37 +10,11 @@
 namespace fovea::cuda {
 namespace {
 
-/// Scales of one step: of a thread's two rows, and of a tile's two blocks of weights.
-struct Scales {
-  float rows[2], weights[2];
-};
-
-class ScaleReader {
- public:
-  __device__ ScaleReader(const GroupedParams& p, const Tile& tile, int warpgroup)
-      : rows_(p.in_scales + row_of_thread(tile, warpgroup)),
-        stride_(p.scale_stride),
-        weights_{block_row(p, tile.weight_row), block_row(p, tile.weight_row + p.second_half)} {}
-  __device__ Scales at(int step) const {
-    return {{rows_[step * stride_], rows_[step * stride_ + 8]},
-            {weights_[0][step], weights_[1][step]}};
-  }
-
- private:
-  /// The last tile's second half may lie behind all matrices.
-  static __device__ const float* block_row(const GroupedParams& p, int weight_row) {
-    const int last = p.num_experts * p.weight_rows / 128 - 1;
-    return p.weight_scales + int64_t{min(weight_row / 128, last)} * p.num_steps;
-  }
-  const float* rows_;
-  int64_t stride_;
-  const float* weights_[2];
-};
-
-/// Adds 128 columns of the depth to one half of a tile's sums.
+/// Adds 128 columns of the depth to one half of a tile's sums. `scales` are of a thread's two rows
+/// times the weights'.
 template <int kHalf>
-__device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b, const Scales& scales,
-                                std::integral_constant<int, kHalf>) {
+__device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b,
+                                const float (&scales)[2]) {
   using Product = ptx::Wgmma<Float8E4M3, 128>;
   float partial[64];
   ptx::wgmma_fence();
@@ -54,40 +26,47 @@ __device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b, cons
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
-  const float factors[2] = {scales.rows[0] * scales.weights[kHalf],
-                            scales.rows[1] * scales.weights[kHalf]};
 #pragma unroll
   for (int i = 0; i < 64; ++i) {
     float& sum = sums[kHalf * 64 + i];
-    sum = fmaf(partial[i], factors[i / 2 % 2], sum);
+    sum = fmaf(partial[i], scales[i / 2 % 2], sum);
   }
 }
 
 /// `Store::store(params, tile, warpgroup, sums)` writes a tile.
 template <typename Store>
 struct Consumer {
+  static constexpr bool kGathers = Store::kGathers, kHasScales = true;
   static __device__ void consume(const GroupedParams& p, Ring ring, int warpgroup) {
     const int end = num_tiles(p);
+    const int row = row_of_thread(warpgroup);
     for (int index = static_cast<int>(blockIdx.x); index < end;
          index += static_cast<int>(gridDim.x)) {
-      const Tile tile = tile_at(p, index);
-      const ScaleReader reader(p, tile, warpgroup);
-      Scales scales = reader.at(0);
+      ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
+      const Tile tile = ring.facts().tile;
+      if (warpgroup * 64 >= tile.num_rows) {
+        skip_tile(p, ring);
+        continue;
+      }
       float sums[128] = {};
       for (int step = 0; step < p.num_steps; ++step) {
-        const Scales next = reader.at(min(step + 1, p.num_steps - 1));
         ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
+        if constexpr (kGathers) ptx::async_proxy_fence();
+        const StageFacts& facts = ring.facts();
+        const float rows[2] = {facts.row_scales[row], facts.row_scales[row + 8]};
+        const float weights[2] = {facts.weight_scales[0], facts.weight_scales[1]};
         const uint64_t a =
             ptx::k_major_descriptor(ring.data() + static_cast<uint32_t>(warpgroup) * kBoxBytes / 2);
         const uint64_t b = ptx::k_major_descriptor(ring.data() + kBoxBytes);
-        add_half(sums, a, b, scales, std::integral_constant<int, 0>());
+        const float first[2] = {rows[0] * weights[0], rows[1] * weights[0]};
+        add_half<0>(sums, a, b, first);
         // Always true; it keeps ptxas from holding both halves' partial sums, which would not fit.
         if (p.columns > 0) {
-          add_half(sums, a, ptx::advance(b, kBoxBytes), scales, std::integral_constant<int, 1>());
+          const float second[2] = {rows[0] * weights[1], rows[1] * weights[1]};
+          add_half<1>(sums, a, ptx::advance(b, kBoxBytes), second);
         }
         release_stage(ring.empty_barrier());
         ring.advance();
-        scales = next;
       }
       Store::store(p, tile, warpgroup, sums);
     }
@@ -96,14 +75,15 @@ struct Consumer {
 
 template <bool kAdd>
 struct StoreF32 {
+  static constexpr bool kGathers = false;
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
                                const float (&sums)[128]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of_thread(tile, warpgroup) + half * 8;
-      if (row >= p.rows) continue;
-      float* to =
-          static_cast<float*>(p.out) + row * p.out_stride + tile.column + threadIdx.x % 4 * 2;
+      const int row = row_of_thread(warpgroup) + half * 8;
+      if (row >= tile.num_rows) continue;
+      float* to = static_cast<float*>(p.out) + (tile.row + row) * p.out_stride + tile.column +
+                  threadIdx.x % 4 * 2;
 #pragma unroll
       for (int group = 0; group < 32; ++group) {
         if (tile.column + group * 8 >= p.columns) continue;
@@ -121,12 +101,13 @@ struct StoreF32 {
 /// Gated values in f8, a scale for each row of the tile: its 128 columns are one block.
 template <GateFunction kFunction>
 struct StoreGatedF8 {
+  static constexpr bool kGathers = true;
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
                                float (&sums)[128]) {
     const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of_thread(tile, warpgroup) + half * 8;
+      const int row = row_of_thread(warpgroup) + half * 8;
       float largest = 0;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
@@ -149,16 +130,16 @@ struct StoreGatedF8 {
         }
         transpose_quad(words[part]);
       }
-      if (row >= p.rows) continue;
-      auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.out) + row * p.out_stride +
-                                          tile.column + lane * 32);
+      if (row >= tile.num_rows) continue;
+      auto* to = reinterpret_cast<uint4*>(
+          static_cast<uint8_t*>(p.out) + (tile.row + row) * p.out_stride + tile.column + lane * 32);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const uint32_t(&w)[4] = words[part];  // word of lane s: two columns of j, two of j + 1
         to[part] = {__byte_perm(w[0], w[1], 0x5410), __byte_perm(w[2], w[3], 0x5410),
                     __byte_perm(w[0], w[1], 0x7632), __byte_perm(w[2], w[3], 0x7632)};
       }
-      if (lane == 0) p.out_scales[tile.column / 128 * p.scale_stride + row] = scale;
+      if (lane == 0) p.out_scales[tile.column / 128 * p.out_scale_stride + tile.row + row] = scale;
     }
   }
 };

@@ -13,6 +13,7 @@ namespace fovea::cuda {
 struct GroupedParams {
   const int32_t* first_tile;  // [num_experts + 1]; null: one matrix, row_tiles tiles
   const int32_t* expert_of_tile;
+  const int32_t* rows_of_expert;
   int num_experts, row_tiles;
   int rows, columns;     // of out
   int weight_rows;       // of an expert
@@ -21,14 +22,20 @@ struct GroupedParams {
   int second_half;       // from the first 128 rows of weights of a tile to its other 128
   int depth_per_step;    // elements in 128 bytes
   int num_steps;
+  // Rows of a gated product are copied one by one.
+  const void* in;
+  int64_t in_stride_bytes;
+  int depth_bytes;
+  const int32_t* in_rows;  // that lies at each row of a tile
   void* out;
   int64_t out_stride;
   const float* bias;  // of each row of weights, see gated_sum()
   // f8 only
-  const float* in_scales;      // [num_steps, scale_stride]
+  const float* in_scales;  // [num_steps, in_scale_stride]
+  int64_t in_scale_stride;
   const float* weight_scales;  // [weight rows / 128, num_steps]
-  float* out_scales;           // [columns / 128, scale_stride]
-  int64_t scale_stride;
+  float* out_scales;           // [columns / 128, out_scale_stride]
+  int64_t out_scale_stride;
 };
 
 struct GroupedLaunch {

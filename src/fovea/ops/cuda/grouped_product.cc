@@ -29,13 +29,14 @@ void launch_grouped_product(const GroupedProduct& product, const Context& contex
   const int64_t depth_per_step = 128 / dtype_bytes(dtype);
   const int64_t columns_per_tile = product.is_gated ? 128 : 256;
   GroupedLaunch launch{};
-  launch.in = map_of(product.in, dtype, tiles.rows, depth);
+  if (!product.is_gated) launch.in = map_of(product.in.data, dtype, product.in.shape[0], depth);
   launch.weights = map_of(product.weights.data, dtype, product.weights.shape[0], depth);
   launch.num_ctas = num_multiprocessors(context.device.index);
   launch.stream = stream_of(context);
   GroupedParams& p = launch.params;
   p.first_tile = tiles.first_tile;
   p.expert_of_tile = tiles.expert_of_tile;
+  p.rows_of_expert = tiles.rows_of_expert;
   p.num_experts = static_cast<int>(tiles.num_experts);
   p.row_tiles = static_cast<int>(ceil_div(tiles.rows, kRowsPerTile));
   p.rows = static_cast<int>(tiles.rows);
@@ -46,13 +47,18 @@ void launch_grouped_product(const GroupedProduct& product, const Context& contex
   p.second_half = product.is_gated ? p.columns : 128;
   p.depth_per_step = static_cast<int>(depth_per_step);
   p.num_steps = static_cast<int>(ceil_div(depth, depth_per_step));
+  p.in = product.in.data;
+  p.in_stride_bytes = product.in.stride[0] * dtype_bytes(dtype);
+  p.depth_bytes = static_cast<int>(depth * dtype_bytes(dtype));
+  p.in_rows = product.in_rows;
   p.out = product.out;
   p.out_stride = product.out_stride;
   p.bias = product.bias;
   p.in_scales = product.in_scales;
   p.weight_scales = product.weight_scales;
   p.out_scales = product.out_scales;
-  p.scale_stride = scale_rows(tiles.rows);
+  p.in_scale_stride = scale_rows(product.in.shape[0]);
+  p.out_scale_stride = scale_rows(tiles.rows);
 
   const bool is_f8 = dtype == DType::kF8E4M3;
   if (product.is_gated) {

@@ -23,13 +23,16 @@ struct RowTiles {
   /// last being the number of all tiles; and the expert of each tile.
   const int32_t* first_tile = nullptr;
   const int32_t* expert_of_tile = nullptr;
+  const int32_t* rows_of_expert = nullptr;  // [num_experts]
 };
 
 /// out = in weights^T, with f32 sums. GPU memory; bf16, or f8e4m3 with scales: of a row's blocks of
 /// columns [depth / 128, scale_rows(rows)], of a matrix's blocks [weight rows / 128, depth / 128].
 struct GroupedProduct {
   RowTiles tiles;
-  const void* in = nullptr;  // [rows, depth]
+  TensorView in;  // [rows, depth]
+  /// GPU memory, [tiles.rows]; of a gated product: which row of `in` each row of a tile is.
+  const int32_t* in_rows = nullptr;
   const float* in_scales = nullptr;
   TensorView weights;  // [num_experts * rows of each, depth]
   const float* weight_scales = nullptr;
@@ -50,6 +53,11 @@ struct GroupedProduct {
 /// Rows that scales have room for.
 constexpr int64_t scale_rows(int64_t rows) {
   return (rows + kRowsPerTile - 1) / kRowsPerTile * kRowsPerTile;
+}
+
+/// Scales of rows in f8.
+constexpr int64_t num_row_scales(int64_t rows, int64_t columns) {
+  return scale_rows(rows) * (columns / kScaleBlock);
 }
 
 /// Weights in bf16: outputs are bf16. In f8: sizes are multiples of 128, gated outputs are f8,

@@ -18,19 +18,21 @@ int64_t padded_bytes(int64_t rows, int64_t columns, DType dtype) {
 
 /// Sizes of what many rows pass through.
 struct ManySizes {
-  ManySizes(int64_t slots, int64_t dim, int64_t expert_dim, DType dtype)
-      : num_in_scales(dtype == DType::kF8E4M3 ? slots * (dim / kScaleBlock) : 0),
+  ManySizes(const MoeRoutes& routes, int64_t dim, int64_t expert_dim, DType dtype)
+      : slots(routes.max_slots()),
         num_activated_scales(dtype == DType::kF8E4M3 ? slots * (expert_dim / kScaleBlock) : 0),
-        bytes(padded_bytes(slots, dim, DType::kBF16) + padded_bytes(slots, expert_dim, dtype) +
-              padded_bytes(num_in_scales, 1, DType::kF32) +
+        in_bytes(dtype == DType::kF8E4M3 ? f8_rows_bytes(routes.rows, dim) : 0),
+        bytes(in_bytes + padded_bytes(slots, 1, DType::kI32) +
+              padded_bytes(slots, expert_dim, dtype) + padded_bytes(slots, dim, DType::kBF16) +
               padded_bytes(num_activated_scales, 1, DType::kF32)) {}
-  int64_t num_in_scales, num_activated_scales, bytes;
+  int64_t slots, num_activated_scales, in_bytes, bytes;
 };
 
 int64_t route_bytes(const MoeRoutes& routes) {
   const int64_t num_chosen = routes.rows * routes.top_k;
   return padded_bytes(routes.rows, routes.num_experts, DType::kF32) +
          3 * padded_bytes(num_chosen, 1, DType::kI32) +
+         padded_bytes(routes.num_experts, kCounterStride, DType::kI32) +
          2 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
          padded_bytes(routes.max_tiles(), 1, DType::kI32);
 }
@@ -51,26 +53,33 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
   const bool is_f8 = dtype == DType::kF8E4M3;
   const int64_t dim = task.normed.shape[1];
   const int64_t expert_dim = task.down->in_features();
-  const int64_t slots = routes.max_slots();
-  const ManySizes sizes(slots, dim, expert_dim, dtype);
+  const ManySizes sizes(routes, dim, expert_dim, dtype);
+  const int64_t slots = sizes.slots;
   Workspace workspace(sizes.bytes, "a mixture of experts", context);
-  auto* rows = workspace.take<uint16_t>(slots * dim);  // inputs, and when they are read, outputs
+  auto* in_rows = workspace.take<int32_t>(slots);
   auto* activated = workspace.take<uint8_t>(slots * expert_dim * dtype_bytes(dtype));
-  auto* in_scales = workspace.take<float>(sizes.num_in_scales);
   auto* activated_scales = workspace.take<float>(sizes.num_activated_scales);
+  auto* outputs = workspace.take<uint16_t>(slots * dim);
   const RowTiles tiles{.rows = slots,
                        .num_experts = routes.num_experts,
                        .first_tile = routes.first_tile,
-                       .expert_of_tile = routes.expert_of_tile};
+                       .expert_of_tile = routes.expert_of_tile,
+                       .rows_of_expert = routes.rows_of_expert};
 
   launch_tiles(routes, stream);
+  launch_list_rows(routes, in_rows, stream);
+  TensorView in = task.normed;
+  const float* in_scales = nullptr;
   if (is_f8) {
-    launch_gather_f8(task.normed, routes, slots, rows, in_scales, stream);
-  } else {
-    launch_gather(task.normed, routes, rows, stream);
+    auto* codes = workspace.take<uint8_t>(routes.rows * dim);
+    auto* scales = workspace.take<float>(num_row_scales(routes.rows, dim));
+    launch_quantize_rows(task.normed, codes, scales, stream);
+    in = make_view(codes, dtype, {routes.rows, dim}, context.device);
+    in_scales = scales;
   }
   launch_grouped_product({.tiles = tiles,
-                          .in = rows,
+                          .in = in,
+                          .in_rows = in_rows,
                           .in_scales = in_scales,
                           .weights = task.gate_up->view(),
                           .weight_scales = task.gate_up->scales().as<const float>(),
@@ -83,15 +92,15 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
                           .bias = task.gate_up_bias.as<const float>()},
                          context);
   launch_grouped_product({.tiles = tiles,
-                          .in = activated,
+                          .in = make_view(activated, dtype, {slots, expert_dim}, context.device),
                           .in_scales = activated_scales,
                           .weights = task.down->view(),
                           .weight_scales = task.down->scales().as<const float>(),
-                          .out = rows,
+                          .out = outputs,
                           .columns = dim,
                           .out_stride = dim},
                          context);
-  launch_combine(rows, task.down_bias.as<const float>(), routes, task.residual, stream);
+  launch_combine(outputs, task.down_bias.as<const float>(), routes, task.residual, stream);
 }
 
 }  // namespace
@@ -102,7 +111,7 @@ int64_t moe_scratch_bytes(const RowScratchShape& shape) {
   routes.num_experts = shape.num_experts;
   routes.top_k = shape.top_k;
   return route_bytes(routes) +
-         ManySizes(routes.max_slots(), shape.model_dim, shape.expert_dim, shape.weight_dtype).bytes;
+         ManySizes(routes, shape.model_dim, shape.expert_dim, shape.weight_dtype).bytes;
 }
 
 void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
@@ -122,11 +131,13 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
   routes.weights = workspace.take<float>(num_chosen);
   if (!is_few) {
     routes.ranks = workspace.take<int32_t>(num_chosen);
-    routes.counts = workspace.take<int32_t>(routes.num_experts);
+    routes.counters = workspace.take<int32_t>(routes.num_experts * kCounterStride);
+    routes.rows_of_expert = workspace.take<int32_t>(routes.num_experts);
     routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
     routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
     check_cuda(
-        cudaMemsetAsync(routes.counts, 0, static_cast<size_t>(routes.num_experts) * 4, stream),
+        cudaMemsetAsync(routes.counters, 0,
+                        static_cast<size_t>(routes.num_experts * kCounterStride) * 4, stream),
         "clearing the experts' counts");
   }
   matmul.run(task.normed, *task.router,

@@ -22,13 +22,13 @@ int64_t moe_scratch_bytes(const RowScratchShape& shape);
 // The launches of run_moe().
 
 /// Experts and weights from logits f32 [rows, num_experts] and a bias of each expert, or null;
-/// ranks and counts when there are counts.
+/// ranks and counts when there are counters.
 void launch_route(const float* logits, const float* bias, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream);
 /// Tiles from counts.
 void launch_tiles(const MoeRoutes& routes, cudaStream_t stream);
-/// out [max_slots(), dim]: each row where its experts' tiles have it.
-void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cudaStream_t stream);
+/// in_rows [max_slots()]: at each slot that is filled, its row.
+void launch_list_rows(const MoeRoutes& routes, int32_t* in_rows, cudaStream_t stream);
 /// residual += the weighted outputs of each row's experts, the likeliest first; `bias`
 /// [num_experts, dim], or null, belongs to the outputs.
 void launch_combine(const void* outputs, const float* bias, const MoeRoutes& routes,

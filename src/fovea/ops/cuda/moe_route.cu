@@ -1,4 +1,4 @@
-// Which rows go to which experts, the tiles that this makes, and the copies there and back.
+// Which rows go to which experts, the tiles that this makes, and what they add up to.
 #include "fovea/ops/cuda/moe.h"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
@@ -84,7 +84,9 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, co
   const int64_t at = row * top_k + lane;
   routes.experts[at] = chosen;
   routes.weights[at] = weight / (normalise ? chosen_sum : sum);
-  if (routes.counts != nullptr) routes.ranks[at] = atomicAdd(routes.counts + chosen, 1);
+  if (routes.counters != nullptr) {
+    routes.ranks[at] = atomicAdd(routes.counters + chosen * kCounterStride, 1);
+  }
 }
 
 /// One CTA, a thread per expert.
@@ -94,10 +96,8 @@ __global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes rout
   __shared__ int32_t ends[kMaxExperts];
   const int expert = static_cast<int>(threadIdx.x);
   const auto num_experts = static_cast<int>(routes.num_experts);
-  const int tiles = expert < num_experts
-                        ? (routes.counts[expert] + static_cast<int>(kRowsPerTile) - 1) /
-                              static_cast<int>(kRowsPerTile)
-                        : 0;
+  const int rows = expert < num_experts ? routes.counters[expert * kCounterStride] : 0;
+  const int tiles = (rows + static_cast<int>(kRowsPerTile) - 1) / static_cast<int>(kRowsPerTile);
   ends[expert] = tiles;
   __syncthreads();
   for (int step = 1; step < static_cast<int>(kMaxExperts); step *= 2) {
@@ -109,26 +109,18 @@ __global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes rout
   if (expert >= num_experts) return;
   const int first = ends[expert] - tiles;
   routes.first_tile[expert] = first;
+  routes.rows_of_expert[expert] = rows;
   if (expert + 1 == num_experts) routes.first_tile[num_experts] = ends[expert];
   for (int i = 0; i < tiles; ++i) routes.expert_of_tile[first + i] = expert;
 }
 
-__global__ __launch_bounds__(kThreads) void gather_kernel(const __nv_bfloat16* in,
-                                                          int64_t in_stride, int dim,
-                                                          const MoeRoutes routes,
-                                                          __nv_bfloat16* out) {
+__global__ __launch_bounds__(kThreads) void list_rows_kernel(const MoeRoutes routes,
+                                                             int32_t* in_rows) {
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
-  __shared__ int64_t slots[kMaxTopK];
-  const int64_t row = blockIdx.x;
-  const auto top_k = static_cast<int>(routes.top_k);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < top_k) slots[thread] = slot_of(routes, row * top_k + thread);
-  __syncthreads();
-  for (int at = thread * 8; at < dim; at += static_cast<int>(blockDim.x) * 8) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(in + row * in_stride + at);
-    for (int k = 0; k < top_k; ++k) *reinterpret_cast<uint4*>(out + slots[k] * dim + at) = bits;
-  }
+  const int64_t choice = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (choice >= routes.rows * routes.top_k) return;
+  in_rows[slot_of(routes, choice)] = static_cast<int32_t>(choice / routes.top_k);
 }
 
 __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs,
@@ -183,10 +175,9 @@ void launch_tiles(const MoeRoutes& routes, cudaStream_t stream) {
   launch_overlapping(tiles_kernel, 1, kMaxExperts, 0, stream, "launching tiles_kernel", routes);
 }
 
-void launch_gather(const TensorView& in, const MoeRoutes& routes, void* out, cudaStream_t stream) {
-  launch_overlapping(gather_kernel, static_cast<unsigned>(routes.rows), kThreads, 0, stream,
-                     "launching gather_kernel", in.as<const __nv_bfloat16>(), in.stride[0],
-                     static_cast<int>(in.shape[1]), routes, static_cast<__nv_bfloat16*>(out));
+void launch_list_rows(const MoeRoutes& routes, int32_t* in_rows, cudaStream_t stream) {
+  launch_overlapping(list_rows_kernel, blocks_for(routes.rows * routes.top_k, kThreads), kThreads,
+                     0, stream, "launching list_rows_kernel", routes, in_rows);
 }
 
 void launch_combine(const void* outputs, const float* bias, const MoeRoutes& routes,

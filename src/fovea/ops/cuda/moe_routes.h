@@ -9,6 +9,8 @@ namespace fovea::cuda {
 
 constexpr int64_t kMaxExperts = 256;
 constexpr int64_t kMaxTopK = 16;
+/// Counters lie in cache lines of their own: atomic additions to one line take turns.
+constexpr int64_t kCounterStride = 32;
 
 /// GPU memory. An expert's rows are cut into tiles of kRowsPerTile, the last one filled up with
 /// rows that nobody reads; their places are called slots.
@@ -19,7 +21,8 @@ struct MoeRoutes {
 
   // Not for few rows:
   int32_t* ranks = nullptr;           // [rows, top_k], among the rows of the same expert
-  int32_t* counts = nullptr;          // [num_experts], rows of each; zeros at first
+  int32_t* counters = nullptr;        // [num_experts, kCounterStride], of rows; zeros at first
+  int32_t* rows_of_expert = nullptr;  // [num_experts]
   int32_t* first_tile = nullptr;      // [num_experts + 1]; the last is the number of all tiles
   int32_t* expert_of_tile = nullptr;  // [max_tiles()]
 

@@ -38,9 +38,11 @@ struct QuantizeParams {
   int64_t scale_stride;
 };
 
-/// 16 threads hold a block of 128 columns. store(bytes, scale, column) is called by all of them.
-template <typename Store>
-__device__ inline void quantize_row(const QuantizeParams& p, int64_t row, Store store) {
+/// 16 threads hold a block of 128 columns.
+__global__ __launch_bounds__(kThreads) void quantize_rows_kernel(const QuantizeParams p) {
+  ptx::let_next_grid_begin();
+  ptx::wait_for_previous_grid();
+  const int64_t row = blockIdx.x;
   for (int at = static_cast<int>(threadIdx.x) * 8; at < p.dim; at += kThreads * 8) {
     const Floats<8> x = load<8>(p.in + row * p.in_stride + at);
     float largest = largest_of(x);
@@ -49,39 +51,9 @@ __device__ inline void quantize_row(const QuantizeParams& p, int64_t row, Store 
       largest = fmaxf(largest, __shfl_xor_sync(__activemask(), largest, o));
     }
     const float scale = scale_of(largest);
-    store(packed(x, 1 / scale), scale, at);
+    *reinterpret_cast<uint2*>(p.out + row * p.dim + at) = packed(x, 1 / scale);
+    if (threadIdx.x % 16 == 0) p.scales[at / 128 * p.scale_stride + row] = scale;
   }
-}
-
-__device__ inline void store_block(const QuantizeParams& p, int64_t row, uint2 bytes, float scale,
-                                   int column) {
-  *reinterpret_cast<uint2*>(p.out + row * p.dim + column) = bytes;
-  if (threadIdx.x % 16 == 0) p.scales[column / 128 * p.scale_stride + row] = scale;
-}
-
-__global__ __launch_bounds__(kThreads) void quantize_rows_kernel(const QuantizeParams p) {
-  ptx::let_next_grid_begin();
-  ptx::wait_for_previous_grid();
-  const int64_t row = blockIdx.x;
-  quantize_row(p, row, [&](uint2 bytes, float scale, int column) {
-    store_block(p, row, bytes, scale, column);
-  });
-}
-
-__global__ __launch_bounds__(kThreads) void gather_f8_kernel(const QuantizeParams p,
-                                                             const MoeRoutes routes) {
-  __shared__ int64_t slots[kMaxTopK];
-  ptx::let_next_grid_begin();
-  ptx::wait_for_previous_grid();
-  const int64_t row = blockIdx.x;
-  const auto top_k = static_cast<int>(routes.top_k);
-  if (static_cast<int>(threadIdx.x) < top_k) {
-    slots[threadIdx.x] = slot_of(routes, row * top_k + threadIdx.x);
-  }
-  __syncthreads();
-  quantize_row(p, row, [&](uint2 bytes, float scale, int column) {
-    for (int k = 0; k < top_k; ++k) store_block(p, slots[k], bytes, scale, column);
-  });
 }
 
 /// A CTA per block, in two passes over it.
@@ -121,13 +93,6 @@ void launch_quantize_rows(const TensorView& in, void* out, float* scales, cudaSt
   launch_overlapping(quantize_rows_kernel, static_cast<unsigned>(in.shape[0]), kThreads, 0, stream,
                      "launching quantize_rows_kernel",
                      params_of(in, out, scales, scale_rows(in.shape[0])));
-}
-
-void launch_gather_f8(const TensorView& in, const MoeRoutes& routes, int64_t slots, void* out,
-                      float* scales, cudaStream_t stream) {
-  launch_overlapping(gather_f8_kernel, static_cast<unsigned>(routes.rows), kThreads, 0, stream,
-                     "launching gather_f8_kernel", params_of(in, out, scales, scale_rows(slots)),
-                     routes);
 }
 
 void launch_quantize_matrix(const TensorView& in, void* out, float* scales, cudaStream_t stream) {

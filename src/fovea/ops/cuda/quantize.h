@@ -5,17 +5,12 @@
 
 #include <cstdint>
 
-#include "fovea/ops/cuda/moe_routes.h"
 #include "fovea/tensor/tensor.h"
 
 namespace fovea::cuda {
 
 /// out = f8 [rows, dim], scales [dim / 128, scale_rows(rows)] of bf16 rows.
 void launch_quantize_rows(const TensorView& in, void* out, float* scales, cudaStream_t stream);
-/// The same of each row in the slots where its experts' tiles have it; `slots` is how many there
-/// are.
-void launch_gather_f8(const TensorView& in, const MoeRoutes& routes, int64_t slots, void* out,
-                      float* scales, cudaStream_t stream);
 /// out = f8 [rows, columns], scales [rows / 128, columns / 128] of a bf16 matrix.
 void launch_quantize_matrix(const TensorView& in, void* out, float* scales, cudaStream_t stream);
 
