@@ -113,8 +113,8 @@ struct SelectorSettings {
   int64_t slash_tokens = 6096;      // vertical_slash: distances that draw a slash
   float most_divergence = 0.1f;     // query_aware: of means from the truth, before it keeps lines
   float least_similarity = 0.6f;    // self_similar: mean cosine under which a mean does not speak
-  float nearest_gap = 4;            // nearest: nats below a query's best row
-  float least_peak = 0.02f;         // peak: probability that some query must give a block
+  float nearest_gap = 0;            // nearest: nats below a query's best row
+  float least_peak = 0.3f;          // peak: probability that some query must give a block
 };
 
 /// What a method keeps unless told: 0, thresholds as its paper has them, or for `witness`, whose

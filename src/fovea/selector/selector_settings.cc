@@ -48,8 +48,9 @@ float default_coverage(SelectorMethod method) {
   switch (method) {
     case SelectorMethod::kAntidiagonal:
     case SelectorMethod::kQueryAware:
-    case SelectorMethod::kMass:
       return 0.9f;
+    case SelectorMethod::kMass:
+      return 0.6f;
     case SelectorMethod::kSelfSimilar:
       return 0.98f;
     default:
