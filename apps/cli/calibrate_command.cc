@@ -44,6 +44,7 @@ struct CalibrateOptions {
   std::string attention = "witness";
   AttentionOptions knobs;
   double max_loss = 0;
+  bool certain = false;
   std::string loss = "agreement";
   std::string by = "density";
   std::string length = "8K";
@@ -117,6 +118,11 @@ std::vector<std::vector<int32_t>> windows_of(const Model& model,
   return windows;
 }
 
+// What --max-loss is held against.
+double judged_loss(const AttentionLoss& loss, LossKind kind, const CalibrateOptions& options) {
+  return options.certain ? loss.interval(kind).high : loss.value(kind);
+}
+
 bool by_density(const CalibrateOptions& options) { return options.by == "density"; }
 
 AttentionSettings settings_with(const CalibrateOptions& options, double value) {
@@ -144,7 +150,8 @@ void search(const CalibrateOptions& options, const LossMeter& meter, Calibration
         fmt::format("{} with {} {}", options.attention, options.by, grid[index]);
     calibration.points.push_back({grid[index], meter.measure(settings_with(options, grid[index]),
                                                              with_progress(bar, label))});
-    return calibration.points.back().loss.value(calibration.kind) <= options.max_loss;
+    return judged_loss(calibration.points.back().loss, calibration.kind, options) <=
+           options.max_loss;
   });
   const auto place = [&](const Point& point) {
     return std::find(grid.begin(), grid.end(), point.value) - grid.begin();
@@ -217,7 +224,7 @@ void print(const Calibration& calibration, const CalibrateOptions& options) {
     table.add_row(cells);
   };
   const auto within = [&](const AttentionLoss& loss) {
-    return loss.value(calibration.kind) <= options.max_loss;
+    return judged_loss(loss, calibration.kind, options) <= options.max_loss;
   };
   Table table({options.by, "kept", "loss (95 %)", "agreement", "nll increase", "prefill", ""});
   for (size_t i = 0; i < calibration.points.size(); ++i) {
@@ -264,6 +271,7 @@ nlohmann::json to_json(const Calibration& calibration, const CalibrateOptions& o
   return {{"by", options.by},
           {"loss_kind", quality::loss_kind_name(calibration.kind)},
           {"max_loss", options.max_loss},
+          {"certain", options.certain},
           {"points", points},
           {"transfers", transfers}};
 }
@@ -343,9 +351,9 @@ void run(const CalibrateOptions& options, const CLI::App& command) {
   }
   if (!calibration.picked) {
     fail(ErrorCode::kInvalidArgument,
-         "{} loses more than --max-loss {} at every {} tried, and {:.4g} at the best",
-         options.attention, options.max_loss, options.by,
-         calibration.points.back().loss.value(calibration.kind));
+         "{} {} more than --max-loss {} at every {} tried, and {:.4g} at the best",
+         options.attention, options.certain ? "may lose" : "loses", options.max_loss, options.by,
+         judged_loss(calibration.points.back().loss, calibration.kind, options));
   }
   if (output && !options.json) {
     fmt::print("settings written: give --settings {} to run, bench, eval or needle\n",
@@ -371,6 +379,9 @@ void add_calibrate_command(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--max-loss", options->max_loss, "Most that may be lost, see --loss")
       ->required();
+  command->add_flag("--certain", options->certain,
+                    "Hold --max-loss against the upper end of the loss's 95 % interval, not "
+                    "against the loss that was measured");
   command
       ->add_option("--loss", options->loss,
                    "agreement: share of positions at which another token than dense attention's is "
@@ -408,9 +419,10 @@ void add_calibrate_command(CLI::App& app) {
   command->footer(
       "Each text is read densely once, then by bisection over a grid of densities (or alphas). "
       "Only\n"
-      "the second half of each piece counts. The result is a point estimate: look at its "
-      "interval,\n"
-      "and at what it loses on held-out text, other lengths and other models.\n"
+      "the second half of each piece counts. The result is a point estimate unless --certain is "
+      "given:\n"
+      "look at its interval, and at what it loses on held-out text, other lengths and other "
+      "models.\n"
       "Examples:\n"
       "  fovea calibrate -m models/needle_7m -f build/long_text.txt --max-loss 0.02 -o "
       "settings.json\n"

@@ -75,6 +75,22 @@ TEST(Calibrate, PicksTheLowestDensityThatLosesNoMore) {
   EXPECT_EQ(explicit_ones.at("rescue").at("block_size"), 64);
 }
 
+TEST(Calibrate, HoldsTheIntervalAgainstTheLimitWhenAskedToBeCertain) {
+  const json report =
+      json_of(run_fovea(calibrate_with({"--max-loss", "0.25", "--json", "--certain"})));
+  const json& calibration = report.at("calibration");
+  EXPECT_EQ(calibration.at("certain"), true);
+  double picked = 2;
+  bool some_only_measured_less = false;
+  for (const json& point : calibration.at("points")) {
+    const bool is_good = point.at("loss_high") <= 0.25;
+    if (is_good) picked = std::min(picked, point.at("value").get<double>());
+    if (!is_good && point.at("loss") <= 0.25) some_only_measured_less = true;
+  }
+  EXPECT_TRUE(some_only_measured_less);  // the test could not fail otherwise
+  EXPECT_EQ(report.at("settings").at("density"), picked);
+}
+
 TEST(Calibrate, FindsThresholdsAndKeepsTheirProportion) {
   const json report = json_of(run_fovea(
       calibrate_with({"--attention", "rescue", "--by", "alpha", "--loss", "nll", "--max-loss",
