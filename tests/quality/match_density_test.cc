@@ -100,6 +100,11 @@ TEST(MatchDensity, PlansByWhatTheBudgetGivesEachQueryBlock) {
   EXPECT_EQ(planned_density(settings, 8192), 1);
   settings.density = 0.001f;  // first, previous and own block alone: 1 + 2 + 126 * 3 of 8256
   EXPECT_DOUBLE_EQ(planned_density(settings, 8192), 381.0 / 8256);
+  settings.dense_tail_blocks = 1;
+  EXPECT_DOUBLE_EQ(planned_density(settings, 8192), (381.0 - 3 + 128) / 8256);
+  settings.dense_tail_blocks = 1000;
+  EXPECT_EQ(planned_density(settings, 8192), 1);
+  settings.dense_tail_blocks = 0;
   settings.local_blocks = 1;
   EXPECT_DOUBLE_EQ(planned_density(settings, 8192), 255.0 / 8256);
   settings.density = 0.2f;

@@ -44,7 +44,9 @@ MatchedBudget step_towards(double target, double setting, const DensityOf& densi
 double planned_density(const SelectorSettings& settings, int64_t length) {
   const int64_t num_blocks = ceil_div(length, settings.block_size);
   const std::vector<int32_t> counts = budget_counts(settings, num_blocks);
-  const int64_t kept = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t dense_from = std::max<int64_t>(0, num_blocks - settings.dense_tail_blocks);
+  int64_t kept = std::accumulate(counts.begin(), counts.begin() + dense_from, int64_t{0});
+  for (int64_t block = dense_from; block < num_blocks; ++block) kept += block + 1;
   return static_cast<double>(2 * kept) / static_cast<double>(num_blocks * (num_blocks + 1));
 }
 
