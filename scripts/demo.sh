@@ -35,5 +35,12 @@ fi
 prose=$(text prose 1500000)
 "$fovea" bench -m "$model" -f "$prose" --lengths 1K,2K,4K,8K --attention dense,rescue,witness \
   --repetitions 2 -o .cache/demo/bench.json
+
 echo
-echo "Results as JSON: .cache/demo/needle.json, .cache/demo/bench.json"
+echo "== 3. The same model asked for a fact hidden in 3K tokens, in plain English: dense, and two selectors at 10 %"
+echo "   No clear win is known here. When this was written, dense found 6 of 8, centroid 1, witness 2 (at 25 %: 2 and 2): one needle"
+echo "   of the 8 is found by dense and witness and lost by centroid, four are lost by both. On this machine's own text:"
+"$fovea" eval -m "$model" -f "$prose" --generate --tasks single --length 3K --block-size 32 -n 8 \
+  --attention centroid,witness --densities 10 -o .cache/demo/needle_smollm2.json
+echo
+echo "Results as JSON: .cache/demo/needle.json, .cache/demo/bench.json, .cache/demo/needle_smollm2.json"
