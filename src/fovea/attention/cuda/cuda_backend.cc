@@ -144,17 +144,18 @@ bool uses_split_kv(const AttentionParams& params) {
              INT32_MAX / std::max<int64_t>(total_q * params.kv.num_kv_heads(), 1);
 }
 
-/// Runs that decode cuts a row's keys into at most, with one KV head: two CTAs a processor.
+/// Runs that decode cuts a row's keys into at most, with one KV head: a CTA a processor.
 int64_t max_decode_splits(const AttentionParams& params, int num_processors) {
   constexpr int64_t kLeastKeys = 64;
   const int64_t units = params.q.shape[0] * params.kv.num_kv_heads();
   return std::clamp<int64_t>(ceil_div(max_keys(params), kLeastKeys), 1,
-                             std::max<int64_t>(2 * num_processors / units, 1));
+                             std::max<int64_t>(num_processors / units, 1));
 }
 
 /// So few rows that each can be cut for several processors without looking at the others.
 bool uses_decode(const AttentionParams& params, int num_processors) {
   constexpr int64_t kLeastSplits = 4;
+  if (params.kv.is_paged() && params.kv.page_size % kDecodeTileKeys != 0) return false;
   return uses_split_kv(params) && !params.batch_invariant && !is_f8(params) &&
          params.head_dim() <= 128 && params.group_size() <= kMaxDecodeGroup &&
          params.q.shape[0] * params.kv.num_kv_heads() * kLeastSplits <= num_processors;

@@ -1,8 +1,8 @@
 // A row's group of q heads against its keys, bound by latency where there are few keys and by
 // reading them where there are many. The keys are cut into up to max_splits runs, a CTA each; its
-// warps take tiles of 16 keys in turn and load them straight into the operands of mma.sync: heads
-// are its 16 rows, and since a sum over columns may be taken in any order, each thread's share of a
-// row of K, or of V, is 16 bytes that lie side by side.
+// warps take tiles of 16 keys in turn, one while the next is on its way, as operands of mma.sync:
+// heads are its 16 rows, and since a sum over columns may be taken in any order, each thread's
+// share of a row of K, or of V, is 16 bytes that lie side by side.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,36 +10,21 @@
 #include "fovea/attention/cuda/join_pieces.cuh"
 #include "fovea/attention/cuda/split_kv.cuh"
 #include "fovea/tensor/cuda/launch_overlapping.h"
+#include "fovea/tensor/cuda/ptx/async_copy.h"
 #include "fovea/tensor/cuda/ptx/grid_dependency.h"
 #include "fovea/tensor/cuda/ptx/math.h"
+#include "fovea/tensor/cuda/ptx/mbarrier.h"
+#include "fovea/tensor/cuda/ptx/mma.h"
+#include "fovea/tensor/cuda/ptx/tma.h"
 
 namespace fovea::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kTileKeys = 16;
+constexpr int kTileKeys = static_cast<int>(kDecodeTileKeys);
+constexpr int kStages = 2;  // tiles of a warp that are on their way
 constexpr int kHeads = static_cast<int>(kMaxDecodeGroup);
-
-/// sums += a b; a: 16 x 16, b: 16 x 8, sums: f32 16 x 8.
-template <typename Element>
-__device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <>
-__device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const uint32_t (&a)[4],
-                                                   uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ inline void multiply_add<__half>(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
-                                            uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 __device__ inline uint32_t word(const uint4& bits, int i) {
   return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
@@ -74,10 +59,13 @@ class Rows {
         page_table_(p.page_table != nullptr ? p.page_table + seq * p.page_table_stride : nullptr) {
     if (page_table_ == nullptr) data_ += p.kv_offsets[seq] * row_stride_;
   }
-  __device__ const Element* row(int key) const {
-    if (page_table_ == nullptr) return data_ + key * row_stride_;
-    return data_ + page_table_[key / page_size_] * page_stride_ + key % page_size_ * row_stride_;
+  /// The first of a tile's rows, which share a page.
+  __device__ const Element* tile(int first_key) const {
+    if (page_table_ == nullptr) return data_ + first_key * row_stride_;
+    return data_ + page_table_[first_key / page_size_] * page_stride_ +
+           first_key % page_size_ * row_stride_;
   }
+  __device__ int64_t row_stride() const { return row_stride_; }
 
  private:
   const Element* data_;
@@ -92,6 +80,8 @@ class WarpState {
  public:
   static constexpr int kKLoads = kHeadDim / 32;  // of 16 bytes, of a row
   static constexpr int kVLoads = kHeadDim / 64;
+  static constexpr int kStageLoads = (2 * kKLoads + 4 * kVLoads) * 32;  // of a tile, of a warp
+  static constexpr int kPaddedDim = kHeadDim + 8;
 
   __device__ WarpState(const Element* q, int64_t head_stride, int num_heads, float scale_log2)
       : scale_log2_(scale_log2) {
@@ -106,32 +96,51 @@ class WarpState {
     }
   }
 
-  __device__ void load_keys(const Rows<Element>& rows, int first_key, const Splits& splits) {
+  /// Asks for a tile's keys and values; keys that are not seen become zeros. Each thread copies
+  /// what it will take itself, so that it waits for nobody.
+  __device__ void ask(const Rows<Element>& keys, const Rows<Element>& values, int first_key,
+                      const Splits& splits, uint4* stage) const {
+    const uint32_t to = ptx::shared_address(stage + threadIdx.x % 32);
+    constexpr uint32_t kStep = 32 * sizeof(uint4);
+    const Element* first_k = keys.tile(first_key) + quad() * 8;
+    const Element* first_v = values.tile(first_key) + group() * 8;
+    const auto is_seen = [&](int key) {
+      return splits.begin <= first_key + key && first_key + key < splits.end;
+    };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = first_key + 8 * half + group();
-      const bool is_seen = splits.begin <= key && key < splits.end;
-      const Element* row = is_seen ? rows.row(key) : nullptr;
+      const int key = 8 * half + group();
+      const Element* row = first_k + key * keys.row_stride();
 #pragma unroll
       for (int j = 0; j < kKLoads; ++j) {
-        k_[half][j] = is_seen ? load(row + j * 32 + quad() * 8) : uint4{};
+        ptx::copy_16(to + kStep * (half * kKLoads + j), row + j * 32, is_seen(key), policy_);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = quad() * 2 + i % 2 + i / 2 * 8;
+      const Element* row = first_v + key * values.row_stride();
+#pragma unroll
+      for (int j = 0; j < kVLoads; ++j) {
+        ptx::copy_16(to + kStep * (2 * kKLoads + i * kVLoads + j), row + j * 64, is_seen(key),
+                     policy_);
       }
     }
   }
-  __device__ void load_values(const Rows<Element>& rows, int first_key, const Splits& splits) {
+  __device__ void take_keys(const uint4* stage) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = first_key + quad() * 2 + i % 2 + i / 2 * 8;
-      const bool is_seen = splits.begin <= key && key < splits.end;
-      const Element* row = is_seen ? rows.row(key) : nullptr;
+    for (int i = 0; i < 2 * kKLoads; ++i) {
+      k_[i / kKLoads][i % kKLoads] = stage[i * 32 + threadIdx.x % 32];
+    }
+  }
+  __device__ void take_values(const uint4* stage) {
 #pragma unroll
-      for (int j = 0; j < kVLoads; ++j) {
-        v_[i][j] = is_seen ? load(row + j * 64 + group() * 8) : uint4{};
-      }
+    for (int i = 0; i < 4 * kVLoads; ++i) {
+      v_[i / kVLoads][i % kVLoads] = stage[(2 * kKLoads + i) * 32 + threadIdx.x % 32];
     }
   }
 
-  /// Logits of the loaded keys; they may then be replaced.
+  /// Logits of the keys taken.
   __device__ void score(int first_key, const Splits& splits) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -142,7 +151,7 @@ class WarpState {
         const int j = step / 2, w = step % 2 * 2;
         const uint32_t a[4] = {word(q_[0][j], w), word(q_[1][j], w), word(q_[0][j], w + 1),
                                word(q_[1][j], w + 1)};
-        multiply_add<Element>(logits, a, word(k_[half][j], w), word(k_[half][j], w + 1));
+        ptx::mma_m16n8k16<Element>(logits, a, word(k_[half][j], w), word(k_[half][j], w + 1));
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -153,7 +162,7 @@ class WarpState {
     }
   }
 
-  /// Weights of the logits, and with them the loaded values onto the output.
+  /// Weights of the logits, and with them the values taken onto the output.
   __device__ void add() {
     float weights[2][4];
 #pragma unroll
@@ -188,31 +197,34 @@ class WarpState {
     for (int tile = 0; tile < kHeadDim / 8; ++tile) {
       const int j = tile / 8, w = tile % 8 / 2;
       const uint32_t halves = tile % 2 == 0 ? 0x5410 : 0x7632;
-      multiply_add<Element>(out_[tile], a,
-                            __byte_perm(word(v_[0][j], w), word(v_[1][j], w), halves),
-                            __byte_perm(word(v_[2][j], w), word(v_[3][j], w), halves));
+      ptx::mma_m16n8k16<Element>(out_[tile], a,
+                                 __byte_perm(word(v_[0][j], w), word(v_[1][j], w), halves),
+                                 __byte_perm(word(v_[2][j], w), word(v_[3][j], w), halves));
     }
   }
 
-  /// Leaves what was found in shared memory: out [kHeads][kHeadDim], not normalised.
-  __device__ void store(float* out, float* maximum, float* sum) const {
+  /// Leaves what was found of `num_heads` heads in shared memory, out not normalised; its columns
+  /// as place_of() says, so that a warp's stores meet no bank twice.
+  __device__ void store(int num_heads, float (*out)[kPaddedDim], float* maximum, float* sum) const {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       const int head = group() + 8 * side;
       const float total = ptx::quad_sum(sum_[side]);
+      if (head >= num_heads) continue;
       if (quad() == 0) {
         maximum[head] = maximum_[side];
         sum[head] = total;
       }
 #pragma unroll
       for (int tile = 0; tile < kHeadDim / 8; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          out[head * kHeadDim + tile / 8 * 64 + (quad() * 2 + i) * 8 + tile % 8] =
-              out_[tile][2 * side + i];
-        }
+        *reinterpret_cast<float2*>(&out[head][tile * 8 + quad() * 2]) =
+            make_float2(out_[tile][2 * side], out_[tile][2 * side + 1]);
       }
     }
+  }
+  /// Of a column: a tile of mma.sync holds every eighth of 64.
+  __device__ static int place_of(int column) {
+    return column / 64 * 64 + column % 8 * 8 + column % 64 / 8;
   }
 
  private:
@@ -223,6 +235,7 @@ class WarpState {
   }
 
   float scale_log2_;
+  uint64_t policy_ = ptx::evict_first_policy();
   uint4 q_[2][kKLoads], k_[2][kKLoads], v_[4][kVLoads];
   float logits_[2][4];
   float out_[kHeadDim / 8][4] = {};
@@ -230,9 +243,18 @@ class WarpState {
   float sum_[2] = {};
 };
 
+/// What a warp has asked for and not yet taken, and at the end what it has found.
+template <typename State>
+union WarpMemory {
+  uint4 stages[kStages][State::kStageLoads];
+  float out[kHeads][State::kPaddedDim];
+};
+
 template <typename Element, int kHeadDim>
-__global__ __launch_bounds__(kThreads, 2) void decode_kernel(const DecodeParams p) {
-  __shared__ float out[kWarps][kHeads * kHeadDim];
+__global__ __launch_bounds__(kThreads, 1) void decode_kernel(const DecodeParams p) {
+  using State = WarpState<Element, kHeadDim>;
+  extern __shared__ __align__(128) uint8_t dynamic[];
+  auto* memories = reinterpret_cast<WarpMemory<State>*>(dynamic);
   __shared__ float maximum[kWarps][kHeads], sum[kWarps][kHeads];
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
@@ -249,31 +271,39 @@ __global__ __launch_bounds__(kThreads, 2) void decode_kernel(const DecodeParams 
   const int first_head = kv_head * common.group_size;
   const Rows<Element> keys(common, p.k, splits.seq, kv_head);
   const Rows<Element> values(common, p.v, splits.seq, kv_head);
-  WarpState<Element, kHeadDim> state(
+  State state(
       static_cast<const Element*>(p.q) + q_row * p.q_row_stride + first_head * p.q_head_stride,
       p.q_head_stride, common.group_size, common.scale_log2);
   const int end = min((split + 1) * splits.tiles_each, splits.num_tiles);
   const auto first_key = [&](int tile) { return (splits.first_tile + tile) * kTileKeys; };
-  int tile = split * splits.tiles_each + warp;
-  if (tile < end) {
-    state.load_keys(keys, first_key(tile), splits);
-    state.load_values(values, first_key(tile), splits);
-  }
-  for (; tile < end; tile += kWarps) {
-    const int next = first_key(tile + kWarps);
-    const bool has_next = tile + kWarps < end;
+  auto& stages = memories[warp].stages;
+  int asked = split * splits.tiles_each + warp;
+  const auto ask = [&](int stage) {
+    if (asked < end) state.ask(keys, values, first_key(asked), splits, stages[stage]);
+    ptx::commit_copies();  // an empty group too: they are counted
+    asked += kWarps;
+  };
+  for (int i = 0; i < kStages; ++i) ask(i);
+  int stage = 0;
+  for (int tile = split * splits.tiles_each + warp; tile < end; tile += kWarps) {
+    ptx::wait_for_copies_but<kStages - 1>();
+    state.take_keys(stages[stage]);
     state.score(first_key(tile), splits);
-    if (has_next) state.load_keys(keys, next, splits);
+    state.take_values(stages[stage]);
     state.add();
-    if (has_next) state.load_values(values, next, splits);
+    ask(stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
-  state.store(out[warp], maximum[warp], sum[warp]);
+  ptx::wait_for_copies_but<0>();
+  __syncwarp();
+  state.store(common.group_size, memories[warp].out, maximum[warp], sum[warp]);
   __syncthreads();
 
   constexpr float kLn2 = 0.693147180559945f;
   const int64_t piece = int64_t{unit} * p.max_splits + split;
   for (int i = static_cast<int>(threadIdx.x); i < common.group_size * kHeadDim; i += kThreads) {
     const int head = i / kHeadDim;
+    const int place = State::place_of(i % kHeadDim);
     float top = -INFINITY;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) top = fmaxf(top, maximum[w][head]);
@@ -283,7 +313,7 @@ __global__ __launch_bounds__(kThreads, 2) void decode_kernel(const DecodeParams 
       const float weight =
           maximum[w][head] == -INFINITY ? 0.f : ptx::exp2_approx(maximum[w][head] - top);
       total = fmaf(weight, sum[w][head], total);
-      result = fmaf(weight, out[w][i], result);
+      result = fmaf(weight, memories[w].out[head][place], result);
       // What is NaN without a maximum: logits that are all NaN.
       if (isnan(sum[w][head])) total = result = NAN;
     }
@@ -295,15 +325,16 @@ __global__ __launch_bounds__(kThreads, 2) void decode_kernel(const DecodeParams 
   }
 }
 
-template <typename Element>
-__global__ void join_kernel(const DecodeParams p) {
+template <typename Element, int kHeadDim>
+__global__ __launch_bounds__(kJoinThreads) void join_kernel(const DecodeParams p) {
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
   const auto q_row = static_cast<int>(blockIdx.x);
   const auto head = static_cast<int>(blockIdx.y);
   const int num_kv_heads = p.common.num_q_heads / p.common.group_size;
   const int64_t unit = int64_t{q_row} * num_kv_heads + head / p.common.group_size;
-  join_pieces<Element>(p.common, q_row, head, unit * p.max_splits, Splits(p, q_row).count());
+  join_pieces<Element, kHeadDim>(p.common, q_row, head, unit * p.max_splits,
+                                 Splits(p, q_row).count());
 }
 
 template <typename Element, int kHeadDim>
@@ -312,9 +343,13 @@ void launch(const DecodeParams& p, cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(p.common.num_q_heads);
   const dim3 grid(static_cast<unsigned>(p.max_splits),
                   rows * heads / static_cast<unsigned>(p.common.group_size));
-  launch_overlapping(decode_kernel<Element, kHeadDim>, grid, kThreads, 0, stream,
-                     "launching decode_kernel", p);
-  launch_overlapping(join_kernel<Element>, dim3(rows, heads), kHeadDim, 0, stream,
+  const auto kernel = decode_kernel<Element, kHeadDim>;
+  constexpr size_t kSharedBytes = kWarps * sizeof(WarpMemory<WarpState<Element, kHeadDim>>);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kSharedBytes)),
+             "configuring decode_kernel");
+  launch_overlapping(kernel, grid, kThreads, kSharedBytes, stream, "launching decode_kernel", p);
+  launch_overlapping(join_kernel<Element, kHeadDim>, dim3(rows, heads), kJoinThreads, 0, stream,
                      "launching join_kernel", p);
 }
 

@@ -28,8 +28,10 @@ struct DecodeParams {
 };
 
 constexpr int64_t kMaxDecodeGroup = 16;  // q heads of a KV head
+constexpr int64_t kDecodeTileKeys = 16;  // that a warp takes at once
 
-/// bf16 or f16, head_dim 64 or 128. Rows of q, K and V are aligned to 16 bytes.
+/// bf16 or f16, head_dim 64 or 128, pages of a multiple of kDecodeTileKeys. Rows of q, K and V are
+/// aligned to 16 bytes.
 void launch_decode(const DecodeParams& params, DType dtype, int head_dim, cudaStream_t stream);
 
 }  // namespace fovea::cuda

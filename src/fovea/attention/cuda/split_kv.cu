@@ -57,9 +57,11 @@ __device__ int cta_of_tile(int64_t num_tiles, int64_t at, int num_ctas) {
   return cta;
 }
 
-/// One CTA per (query row, q head), a thread per column.
-template <typename Element>
-__global__ void combine_kernel(const PrefillParams params, int launched_ctas, int kv_tile_rows) {
+/// One CTA per (query row, q head).
+template <typename Element, int kHeadDim>
+__global__ __launch_bounds__(kJoinThreads) void combine_kernel(const PrefillParams params,
+                                                               int launched_ctas,
+                                                               int kv_tile_rows) {
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
   const auto q_row = static_cast<int>(blockIdx.x);
@@ -79,7 +81,7 @@ __global__ void combine_kernel(const PrefillParams params, int launched_ctas, in
   }
   const int64_t first_piece =
       params.chunk_tiles > 0 ? unit_begin : first_cta + int64_t{q_row} * num_kv_heads + kv_head;
-  join_pieces<Element>(params, q_row, head, first_piece, num_pieces);
+  join_pieces<Element, kHeadDim>(params, q_row, head, first_piece, num_pieces);
 }
 
 }  // namespace
@@ -94,8 +96,10 @@ template <typename Element>
 void launch_split_combine(const PrefillParams& params, int head_dim, int num_ctas, int kv_tile_rows,
                           cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.total_q), static_cast<unsigned>(params.num_q_heads));
-  launch_overlapping(combine_kernel<Element>, grid, static_cast<unsigned>(head_dim), 0, stream,
-                     "launching combine_kernel", params, num_ctas, kv_tile_rows);
+  with_head_dim(head_dim, [&](auto constant) {
+    launch_overlapping(combine_kernel<Element, decltype(constant)::value>, grid, kJoinThreads, 0,
+                       stream, "launching combine_kernel", params, num_ctas, kv_tile_rows);
+  });
 }
 
 template void launch_split_combine<__nv_bfloat16>(const PrefillParams&, int, int, int,
