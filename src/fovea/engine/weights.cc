@@ -9,9 +9,44 @@
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 #include "fovea/tensor/device_memory.h"
+#include "fovea/tensor/slices.h"
 
 namespace fovea {
 namespace {
+
+/// What one thread sends to a GPU: rows wait in page-locked memory, one half of which is copied
+/// while the other is filled.
+class Upload {
+ public:
+  explicit Upload(Device device)
+      : stream_(make_stream(device)), context_{device, 0, stream_.get()} {}
+
+  /// Rounds f32 [rows, columns] to bf16 on their way into rows [first_row, ...) of `matrix`.
+  void send(const float* values, int64_t rows, const TensorView& matrix, int64_t first_row) {
+    const int64_t count = rows * matrix.shape[1];
+    const int64_t bytes = count * dtype_bytes(DType::kBF16);
+    if (bytes > half_bytes_) {
+      finish();
+      staging_ = make_staging(2 * bytes, context_.device);
+      half_bytes_ = bytes;
+    }
+    auto* half = reinterpret_cast<BFloat16*>(static_cast<std::byte*>(staging_.get()) +
+                                             (uses_second_ ? half_bytes_ : 0));
+    std::transform(values, values + count, half, to_bfloat16);
+    finish();  // the other half's, which this one did not wait for
+    enqueue_copy(make_view(half, DType::kBF16, {rows, matrix.shape[1]}),
+                 rows_of(matrix, first_row, rows), context_);
+    uses_second_ = !uses_second_;
+  }
+  void finish() { synchronize(context_); }
+
+ private:
+  std::shared_ptr<void> stream_;
+  Context context_;
+  std::shared_ptr<void> staging_;
+  int64_t half_bytes_ = 0;
+  bool uses_second_ = false;
+};
 
 /// Copies tensors of a file into their packed places and keeps count for the progress.
 class Loader {
@@ -68,7 +103,8 @@ class Loader {
 
   /// Rows of the tensor `name` into rows [first_row, ...) of `weights`.
   void matrix(const std::string& name, int64_t first_row, PackedWeights& weights) {
-    for_each_rows(name, [&](int64_t row, int64_t count, const float* values) {
+    if (context_.device.type != DeviceType::kCpu) return upload(name, first_row, weights.view());
+    for_each_rows(name, [&](int64_t row, int64_t count, const float* values, int32_t) {
       weights.set_rows(first_row + row, count, values);
     });
   }
@@ -76,25 +112,40 @@ class Loader {
   /// The same, of one expert's matrix.
   void expert_matrix(const std::string& name, int64_t expert, int64_t first_row,
                      ExpertWeights& weights) {
-    for_each_rows(name, [&](int64_t row, int64_t count, const float* values) {
+    if (context_.device.type != DeviceType::kCpu) {
+      return upload(name, expert * weights.out_features() + first_row, weights.view());
+    }
+    for_each_rows(name, [&](int64_t row, int64_t count, const float* values, int32_t) {
       weights.set_rows(expert, first_row + row, count, values);
     });
   }
 
  private:
-  /// Calls body(first_row, num_rows, values) for all rows, by all threads.
+  void upload(const std::string& name, int64_t first_row, const TensorView& matrix) {
+    uploads_.resize(static_cast<size_t>(resolve_num_threads(context_)));
+    for_each_rows(name, [&](int64_t row, int64_t count, const float* values, int32_t thread) {
+      std::unique_ptr<Upload>& mine = uploads_[static_cast<size_t>(thread)];
+      if (mine == nullptr) mine = std::make_unique<Upload>(context_.device);
+      mine->send(values, count, matrix, first_row + row);
+    });
+    for (const std::unique_ptr<Upload>& used : uploads_) {
+      if (used != nullptr) used->finish();
+    }
+  }
+
+  /// Calls body(first_row, num_rows, values, thread) for all rows, by all threads.
   template <typename Body>
   void for_each_rows(const std::string& name, Body body) {
     const ModelTensor& tensor = file_.tensor(name);
     const int64_t rows = tensor.shape[0];
     const int64_t columns = tensor.shape[1];
     constexpr int64_t kRowsPerTask = 64;
-    parallel_for(context_, ceil_div(rows, kRowsPerTask), [&](int64_t task, int32_t) {
+    parallel_for(context_, ceil_div(rows, kRowsPerTask), [&](int64_t task, int32_t thread) {
       const int64_t first = task * kRowsPerTask;
       const int64_t count = std::min(kRowsPerTask, rows - first);
       std::vector<float> values(static_cast<size_t>(count * columns));
       file_.read_rows(tensor, first, count, values);
-      body(first, count, values.data());
+      body(first, count, values.data(), thread);
     });
     advance(tensor);
   }
@@ -114,6 +165,7 @@ class Loader {
   const std::function<void(double)>& progress_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
+  std::vector<std::unique_ptr<Upload>> uploads_;  // of the threads
 };
 
 /// q_bias, k_bias and v_bias one after the other; empty when the model has none.
