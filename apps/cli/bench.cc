@@ -68,7 +68,9 @@ class LengthBench {
     const auto logits = session.prefill(tokens, options);
     const int64_t vocab_size = static_cast<int64_t>(logits.size()) / options.num_logit_rows;
     if (row.attention == "dense") dense_logits_.assign(logits.begin(), logits.end());
-    if (!dense_logits_.empty()) row.agreement = compare_logits(dense_logits_, logits, vocab_size);
+    if (!dense_logits_.empty()) {
+      row.agreement = compare_logits(dense_logits_, logits, vocab_size, prefill_.cancel);
+    }
 
     decode(session, argmax(logits.last(static_cast<size_t>(vocab_size))), row);
   }
@@ -95,8 +97,8 @@ class LengthBench {
       dense_decode_logits_ = all_logits;
     }
     if (!dense_answer_.empty()) {
-      row.decode_agreement =
-          compare_logits(dense_decode_logits_, all_logits, model_.config().vocab_size);
+      row.decode_agreement = compare_logits(dense_decode_logits_, all_logits,
+                                            model_.config().vocab_size, prefill_.cancel);
     }
   }
 
@@ -179,13 +181,14 @@ void check_plan(const Model& model, const BenchPlan& plan, std::span<const int32
 }  // namespace
 
 Agreement compare_logits(std::span<const float> dense, std::span<const float> other,
-                         int64_t vocab_size) {
+                         int64_t vocab_size, const std::atomic<bool>* cancel) {
   const auto width = static_cast<size_t>(vocab_size);
   check_argument(vocab_size > 0 && dense.size() == other.size() && dense.size() % width == 0,
                  "logits of {} and {} values do not make rows of {}", dense.size(), other.size(),
                  vocab_size);
   Agreement agreement;
   for (size_t at = 0; at < dense.size(); at += width) {
+    if (cancel != nullptr && cancel->load()) throw Cancelled();
     const auto p = dense.subspan(at, width);
     const auto q = other.subspan(at, width);
     const double p_norm = log_sum_exp(p);

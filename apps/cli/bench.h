@@ -1,6 +1,7 @@
 // The measuring loop of `fovea bench`: rivals in turn, a fresh prompt each time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,9 +47,10 @@ struct BenchRow {
 };
 
 /// KL and top-1 of logits [num_rows, vocab_size] against dense's.
-/// Throws kInvalidArgument when sizes differ or do not divide.
+/// Throws kInvalidArgument when sizes differ or do not divide; Cancelled when `cancel`, if not
+/// null, is raised: a hundred rows of a large vocabulary take a second.
 Agreement compare_logits(std::span<const float> dense, std::span<const float> other,
-                         int64_t vocab_size);
+                         int64_t vocab_size, const std::atomic<bool>* cancel = nullptr);
 
 /// Where the prompt of repetition `index` of `count` begins in a text of `num_tokens`: prompts
 /// follow each other, or are spread evenly (and overlap) where the text is too short for that.

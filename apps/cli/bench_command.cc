@@ -69,7 +69,7 @@ nlohmann::json row_json(const BenchRow& row, int64_t num_q_heads) {
           {"agreement", agreement_json(row.agreement)},
           {"decode_agreement", agreement_json(row.decode_agreement)},
           {"peak_memory_bytes", row.peak_memory_bytes},
-          {"prefill", to_json(row.reports.back(), num_q_heads, true)}};
+          {"prefill", to_json(row.reports.back(), num_q_heads, row.reports.back().sparse)}};
 }
 
 std::string median_ms(const std::vector<double>& samples) {

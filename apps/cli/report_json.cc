@@ -93,8 +93,18 @@ double median(std::vector<double> values) {
 
 nlohmann::json summary_json(const std::vector<double>& samples) {
   if (samples.empty()) return nullptr;
-  const auto [low, high] = std::minmax_element(samples.begin(), samples.end());
-  return {{"median", median(samples)}, {"min", *low}, {"max", *high}, {"samples", samples}};
+  constexpr size_t kMostSamples = 16;
+  std::vector<double> ordered = samples;
+  std::sort(ordered.begin(), ordered.end());
+  nlohmann::json json = {
+      {"median", median(samples)}, {"min", ordered.front()}, {"max", ordered.back()}};
+  if (samples.size() <= kMostSamples) {
+    json["samples"] = samples;
+  } else {
+    json["q1"] = ordered[samples.size() / 4];
+    json["q3"] = ordered[samples.size() * 3 / 4];
+  }
+  return json;
 }
 
 std::string prompt_hash(std::span<const int32_t> tokens) {

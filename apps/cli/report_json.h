@@ -17,7 +17,8 @@ nlohmann::json to_json(const AttentionSettings& settings);
 /// Times, accounting and memory. `head_density` goes in when asked for, a list per layer.
 nlohmann::json to_json(const PrefillReport& report, int64_t num_q_heads, bool head_density);
 
-/// {"median", "min", "max", "samples"}; null when there are none.
+/// {"median", "min", "max"} and up to 16 "samples", of more the quartiles "q1" and "q3" instead;
+/// null when there are none.
 nlohmann::json summary_json(const std::vector<double>& samples);
 
 /// Middle value, or the mean of the two middle ones. Throws kInvalidArgument when there are none.

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "apps/cli/report_json.h"
 #include "fovea/base/error.h"
@@ -24,6 +27,28 @@ TEST(CompareLogits, RefusesRowsThatDoNotFit) {
   const std::vector<float> three(3), four(4);
   EXPECT_THROW(compare_logits(four, three, 2), Error);
   EXPECT_THROW(compare_logits(three, three, 2), Error);
+}
+
+TEST(CompareLogits, EndsWhenCancelled) {
+  const std::vector<float> logits(4);
+  const std::atomic<bool> raised = true, quiet = false;
+  EXPECT_THROW(compare_logits(logits, logits, 2, &raised), Cancelled);
+  EXPECT_EQ(compare_logits(logits, logits, 2, &quiet).num_rows, 2);
+}
+
+TEST(SummaryJson, KeepsFewSamplesAndQuartilesOfMany) {
+  std::vector<double> samples;
+  for (int i = 16; i > 0; --i) samples.push_back(i);
+  nlohmann::json json = summary_json(samples);
+  EXPECT_EQ(json["samples"], samples);
+  EXPECT_FALSE(json.contains("q1"));
+  samples.push_back(0);  // 0 ... 16
+  json = summary_json(samples);
+  EXPECT_FALSE(json.contains("samples"));
+  EXPECT_EQ(json["q1"], 4);
+  EXPECT_EQ(json["median"], 8);
+  EXPECT_EQ(json["q3"], 12);
+  EXPECT_EQ(json["max"], 16);
 }
 
 TEST(WindowBegin, GivesEveryPromptItsOwnPlace) {
