@@ -39,8 +39,8 @@ prose=$(text prose 1500000)
 echo
 echo "== 3. The same model asked for a fact hidden in 3K tokens, in plain English: dense, and two selectors at 15 %"
 echo "   The question's two blocks are read densely. When this was written dense found 6 of 8, witness the same 6, centroid 4: in 2 of"
-echo "   the 8 a needle that dense and witness find is lost by centroid. Eight are too few to be significant, and it is the best of three"
-echo "   settings tried: without the dense tail both lose most needles (10 %: witness 2, centroid 1; 25 %: 2 and 2)."
+echo "   the 8 a needle that dense and witness find is lost by centroid. Eight are too few to be significant, and it is the best of"
+echo "   several settings tried: without the dense tail both lose most needles (10 %: witness 2, centroid 1; 25 %: 2 and 2)."
 echo "   All of them: benchmarks/results/quality_smollm2_needle_3k_2_cores.json. On this machine's own text:"
 "$fovea" eval -m "$model" -f "$prose" --generate --tasks single --length 3K --block-size 32 -n 8 \
   --attention centroid,witness --densities 15 --dense-tail 2 -o .cache/demo/needle_smollm2.json
