@@ -93,8 +93,14 @@ void time_kernels(const Model& model, bool periphery, std::vector<ChainRow>& row
     if (is_new) dense->second = num_layers * kernel_ms(shape, context);
     row.dense.kernel_ms = dense->second;
     shape.density = std::min(row.density, 1.0);
-    shape.has_periphery = periphery && shape.density < 1;
-    row.sparse.kernel_ms = num_layers * kernel_ms(shape, context);
+    const double plain_ms = kernel_ms(shape, context);
+    row.sparse.kernel_ms = num_layers * plain_ms;
+    if (periphery && shape.density < 1) {  // in all layers but the first: see AttentionSettings
+      shape.has_periphery = true;
+      const double num_plain = config.is_local(0) ? 0 : 1;
+      row.sparse.kernel_ms =
+          num_plain * plain_ms + (num_layers - num_plain) * kernel_ms(shape, context);
+    }
   }
 }
 
