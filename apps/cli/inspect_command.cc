@@ -101,7 +101,9 @@ void print_text(const nlohmann::json& json, bool all_tensors) {
   line("context", fmt::format("{} tokens", number("context_length")));
   const auto kv_bytes = static_cast<double>(number("kv_bytes_per_token"));
   line("kv cache",
-       fmt::format("{:.0f} bytes per token in bf16, {} at the full context", kv_bytes,
+       fmt::format("{:.0f} bytes per token in bf16, {} at the full context; half with "
+                   "--kv-cache-dtype f8",
+                   kv_bytes,
                    format_bytes(kv_bytes * static_cast<double>(number("context_length")))));
   line("chat template", text("chat_template"));
 

@@ -10,18 +10,19 @@
 #include <random>
 #include <vector>
 
+#include "fovea/attention/f8_pages.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 namespace {
 
-constexpr int64_t kHeads = 2, kHeadDim = 8, kPageSize = 4, kPages = 5;
+constexpr int64_t kHeads = 2, kHeadDim = 8, kPageSize = 16, kPages = 5;
 
 /// Pages and scales of one sequence, in an order of their own.
 struct Cache {
-  explicit Cache(DType dtype = DType::kF32)
-      : k(dtype, {kPages, kHeads, kPageSize, kHeadDim}),
-        v(dtype, {kPages, kHeads, kPageSize, kHeadDim}),
+  Cache()
+      : k(DType::kF8E4M3, {kPages, kHeads, kPageSize, kHeadDim}),
+        v(DType::kF8E4M3, {kPages, kHeads, kHeadDim, kPageSize}),
         k_scale(DType::kF32, {kPages, kHeads}),
         v_scale(DType::kF32, {kPages, kHeads}) {}
   KvView view() const {
@@ -35,10 +36,17 @@ struct Cache {
     kv.v_scale = v_scale.view();
     return kv;
   }
-  float value(const Tensor& tensor, int64_t token, int64_t head, int64_t d) const {
-    const int64_t page = pages[static_cast<size_t>(token / kPageSize)];
-    return tensor
-        .as<float>()[((page * kHeads + head) * kPageSize + token % kPageSize) * kHeadDim + d];
+  float key(int64_t token, int64_t head, int64_t d) const {
+    return number(token, head, d, &read_f8_keys);
+  }
+  float value(int64_t token, int64_t head, int64_t d) const {
+    return number(token, head, d, &read_f8_values);
+  }
+  float number(int64_t token, int64_t head, int64_t d, decltype(&read_f8_keys) read) const {
+    float row[kHeadDim];
+    read(view(), pages[static_cast<size_t>(token / kPageSize)], head, token % kPageSize, 1,
+         {DType::kF32, reinterpret_cast<std::byte*>(row), 0});
+    return row[d];
   }
   std::vector<int32_t> pages = {3, 0, 4, 1, 2};
   Tensor k, v, k_scale, v_scale;
@@ -51,7 +59,7 @@ std::vector<float> growing_values(int64_t rows, unsigned seed) {
   std::vector<float> values(static_cast<size_t>(rows * kHeads * kHeadDim));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto row = static_cast<float>(i / (kHeads * kHeadDim));
-    values[i] = magnitude(random) * std::exp2(row) * (random() % 2 == 0 ? 1.f : -1.f);
+    values[i] = magnitude(random) * std::exp2(row / 4) * (random() % 2 == 0 ? 1.f : -1.f);
   }
   return values;
 }
@@ -67,7 +75,7 @@ void append(const Cache& cache, std::vector<float>& k, std::vector<float>& v, in
 
 TEST(AppendKv, StoresTheNearestCodesUnderTheLeastPowerOfTwo) {
   Cache cache;
-  constexpr int64_t kRows = 7;
+  constexpr int64_t kRows = 23;
   std::vector<float> k = growing_values(kRows, 1), v = growing_values(kRows, 2);
   append(cache, k, v, 0, kRows);
   for (int64_t page = 0; page * kPageSize < kRows; ++page) {
@@ -87,7 +95,7 @@ TEST(AppendKv, StoresTheNearestCodesUnderTheLeastPowerOfTwo) {
       EXPECT_EQ(scale, std::exp2(std::round(std::log2(scale))));
       for (int64_t token = page * kPageSize; token < end; ++token) {
         for (int64_t d = 0; d < kHeadDim; ++d) {
-          EXPECT_EQ(cache.value(cache.k, token, head, d),
+          EXPECT_EQ(cache.key(token, head, d),
                     to_float(to_float8_e4m3(at(token, d) / scale)) * scale);
         }
       }
@@ -96,11 +104,11 @@ TEST(AppendKv, StoresTheNearestCodesUnderTheLeastPowerOfTwo) {
 }
 
 TEST(AppendKv, PiecesOfAnySizeLeaveTheSame) {
-  constexpr int64_t kRows = 18;
+  constexpr int64_t kRows = 70;
   std::vector<float> k = growing_values(kRows, 3), v = growing_values(kRows, 4);
   Cache whole;
   append(whole, k, v, 0, kRows);
-  for (const int64_t piece : {1, 3, 4, 7}) {
+  for (const int64_t piece : {1, 3, 16, 25}) {
     SCOPED_TRACE(piece);
     Cache cache;
     for (int64_t position = 0; position < kRows; position += piece) {
@@ -113,8 +121,8 @@ TEST(AppendKv, PiecesOfAnySizeLeaveTheSame) {
     for (int64_t token = 0; token < kRows; ++token) {
       for (int64_t i = 0; i < kHeads * kHeadDim; ++i) {
         const int64_t head = i / kHeadDim, d = i % kHeadDim;
-        EXPECT_EQ(cache.value(cache.k, token, head, d), whole.value(whole.k, token, head, d));
-        EXPECT_EQ(cache.value(cache.v, token, head, d), whole.value(whole.v, token, head, d));
+        EXPECT_EQ(cache.key(token, head, d), whole.key(token, head, d));
+        EXPECT_EQ(cache.value(token, head, d), whole.value(token, head, d));
       }
     }
   }
@@ -127,7 +135,7 @@ TEST(AppendKv, APageThatIsUsedAgainForgetsItsScale) {
   k.assign(k.size(), 0.5f);
   append(cache, k, v, 0, 1);
   EXPECT_EQ(cache.k_scale.as<float>()[cache.pages[0] * kHeads], f8_growing_scale(0.5f));
-  EXPECT_EQ(cache.value(cache.k, 0, 0, 0), 0.5f);
+  EXPECT_EQ(cache.key(0, 0, 0), 0.5f);
 }
 
 TEST(AppendKv, NanStaysAndInfinityIsTheLargest) {
@@ -136,8 +144,8 @@ TEST(AppendKv, NanStaysAndInfinityIsTheLargest) {
   k[1] = std::numeric_limits<float>::quiet_NaN();
   k[2] = -std::numeric_limits<float>::infinity();
   append(cache, k, v, 0, 1);
-  EXPECT_TRUE(std::isnan(cache.value(cache.k, 0, 0, 1)));
-  EXPECT_EQ(cache.value(cache.k, 0, 0, 2), -448 * f8_growing_scale(3));
+  EXPECT_TRUE(std::isnan(cache.key(0, 0, 1)));
+  EXPECT_EQ(cache.key(0, 0, 2), -448 * f8_growing_scale(3));
 }
 
 TEST(AppendKv, RefusesWhatDoesNotFit) {
@@ -154,9 +162,12 @@ TEST(AppendKv, RefusesWhatDoesNotFit) {
   EXPECT_THROW(append_kv({good, good, &position, without_scales}, {}), Error);
   position = kPages * kPageSize;
   EXPECT_THROW(append_kv({good, good, &position, cache.view()}, {}), Error);
-  const Cache halves(DType::kBF16);
   position = 0;
-  EXPECT_THROW(append_kv({good, good, &position, halves.view()}, {}), Error);
+  KvView upright = cache.view();
+  upright.v = upright.k;
+  EXPECT_THROW(append_kv({good, good, &position, upright}, {}), Error);
+  const TensorView codes = make_view(rows.data(), DType::kF8E4M3, {1, kHeads, kHeadDim});
+  EXPECT_THROW(append_kv({codes, codes, &position, cache.view()}, {}), Error);
 }
 
 TEST(RoundQueries, KeepsWhatE4M3Holds) {

@@ -52,6 +52,30 @@ TEST(Float8Attention, CodesMeanWhatTheirNumbersMean) {
   }
 }
 
+TEST(Float8Attention, EveryBackendReadsCodesUnderWiderQueries) {
+  for (const AttentionCase& shape : cases::float8_cases()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const AttentionData source(shape, DType::kF32, 7);
+      const Scales scales = dtype == DType::kF32 ? Scales::kPerPage : Scales::kPowersOfTwo;
+      const Float8Data codes(source, scales);
+      AttentionData data(shape, dtype, 7);
+      data.params().kv = codes.params().kv;
+      ASSERT_NO_THROW(check_attention_params(data.params(), {}));
+      reference_attention_backend().run(data.params(), {});
+      const std::vector<float> out = data.out(), lse = data.lse();
+      for (const AttentionBackend* backend : attention_backends()) {
+        if (!backend->why_unsupported(data.params(), {}).empty()) continue;
+        SCOPED_TRACE(fmt::format("{}, {}, {}", shape.name, dtype_name(dtype), backend->name()));
+        data.poison();
+        backend->run(data.params(), {});
+        EXPECT_EQ(cases::difference(data.out(), out, cases::output_tolerance(dtype)), "");
+        EXPECT_EQ(cases::difference(data.lse(), lse, {1.0, cases::kLseTolerance}), "");
+        EXPECT_TRUE(data.is_untouched());
+      }
+    }
+  }
+}
+
 TEST(Float8Attention, RoundingCostsWhatItsBitsSay) {
   for (const Scales scales : {Scales::kNone, Scales::kPerPage}) {
     for (const int64_t kv_len : {40, 400, 3000}) {
@@ -137,6 +161,7 @@ void expect_refused(const std::function<void(AttentionParams&)>& spoil,
 
 TEST(Float8Attention, BrokenRulesAreNamed) {
   expect_refused([](AttentionParams& p) { p.kv.page_size = 0; }, "rank 3");
+  expect_refused([](AttentionParams& p) { p.kv.v.dtype = DType::kBF16; }, "on the CPU be f8e4m3");
   expect_refused([](AttentionParams& p) { p.kv.page_size = 8; }, "multiple of 16");
   expect_refused([](AttentionParams& p) { p.kv.v = p.kv.k; }, "each page turned");
   expect_refused([](AttentionParams& p) { p.kv.k_scale.shape[0] = 1; }, "k_scale must be");

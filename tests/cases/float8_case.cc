@@ -76,6 +76,13 @@ Float8Data::Float8Data(const AttentionData& data, Scales scales) : params_(data.
       k_scale_.as<float>()[h] = 0.3f / static_cast<float>(h + 1);
       v_scale_.as<float>()[h] = 0.01f + static_cast<float>(h);
     }
+  } else if (scales == Scales::kPowersOfTwo) {
+    k_scale_ = Tensor(DType::kF32, {num_kv_heads});
+    v_scale_ = Tensor(DType::kF32, {num_kv_heads});
+    for (int64_t h = 0; h < num_kv_heads; ++h) {
+      k_scale_.as<float>()[h] = h % 2 == 0 ? 0.25f : 0.0625f;
+      v_scale_.as<float>()[h] = h % 2 == 0 ? 0x1p-6f : 2.0f;
+    }
   } else if (scales == Scales::kPerPage) {
     k_scale_ = Tensor(DType::kF32, {num_pages, num_kv_heads});
     v_scale_ = Tensor(DType::kF32, {num_pages, num_kv_heads});

@@ -10,7 +10,8 @@ namespace fovea::cases {
 /// The table's cases in a form that f8e4m3 has: in pages of a multiple of 16 tokens.
 std::vector<AttentionCase> float8_cases();
 
-enum class Scales { kNone, kPerHead, kPerPage };
+/// kPowersOfTwo: one for each head; the numbers meant are exact in bf16.
+enum class Scales { kNone, kPerHead, kPerPage, kPowersOfTwo };
 
 /// Owns the tensors of a call in f8e4m3, quantized from `data` (f32, paged); out is f32. Everything
 /// that the call must not read is NaN.

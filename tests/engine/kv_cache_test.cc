@@ -27,6 +27,23 @@ TEST(KvCache, CountsItsBytes) {
   EXPECT_EQ(cache.kv(1).k.describe(), "f32[3, 1, 2, 4]");
 }
 
+TEST(KvCache, CodesTakeAByteEachAndAScaleForEachPageAndHead) {
+  KvCacheShape shape;
+  shape.num_layers = 3;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 64;
+  shape.num_pages = 4;
+  shape.f8 = true;
+  const KvCache cache(shape);
+  EXPECT_EQ(cache.page_kv_bytes(), 2 * 3 * 2 * (128 * 64 + 4));
+  const KvView kv = cache.kv(2);
+  EXPECT_EQ(kv.k.describe(), "f8e4m3[4, 2, 128, 64]");
+  EXPECT_EQ(kv.v.describe(), "f8e4m3[4, 2, 64, 128]");
+  EXPECT_EQ(kv.k_scale.describe(), "f32[4, 2]");
+  shape.page_size = 24;
+  EXPECT_THROW(KvCache{shape}, Error);
+}
+
 TEST(KvCache, HandsOutEachPageOnceAndSaysWhenThereIsNone) {
   KvCache cache = small_cache(2);
   const int32_t a = cache.acquire();

@@ -422,7 +422,8 @@ SessionOptions f8_options(SessionOptions options = {}) {
 TEST(F8Kv, AnswersAlmostAsTheModelsOwnType) {
   const std::vector<int32_t> tokens = made_up_tokens(1500);
   for (const SessionOptions& options :
-       {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f)}) {
+       {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f),
+        sparse_options(SelectorMethod::kOracle, 0.3f)}) {
     Session whole(needle(ComputeType::kF32), options);
     Session rounded(needle(ComputeType::kF32), f8_options(options));
     const std::vector<float> want = copy(whole.prefill(tokens));
@@ -430,6 +431,10 @@ TEST(F8Kv, AnswersAlmostAsTheModelsOwnType) {
     EXPECT_GT(error, 1e-4);
     EXPECT_LT(error, 0.15);
     EXPECT_NEAR(rounded.report().density(), whole.report().density(), 0.01);
+    // A code in place of an f32, and two scales for the 2 x 128 x head_dim of a page and head.
+    const auto page = static_cast<double>(128 * kv_cache_shape(*needle(), {}, 1).head_dim);
+    EXPECT_DOUBLE_EQ(static_cast<double>(rounded.report().kv_bytes),
+                     static_cast<double>(whole.report().kv_bytes) * (page + 4) / (4 * page));
   }
 }
 

@@ -19,16 +19,6 @@ float load(const TensorView& view, int64_t offset) {
                                    : to_float(view.as<const BFloat16>()[offset]);
 }
 
-/// The number that `value` becomes under `scale`, a power of two.
-void store_rounded(float value, float scale, const TensorView& view, int64_t offset) {
-  const float rounded = to_float(to_float8_e4m3(value / scale)) * scale;
-  if (view.dtype == DType::kF32) {
-    view.as<float>()[offset] = rounded;
-  } else {
-    view.as<BFloat16>()[offset] = to_bfloat16(rounded);
-  }
-}
-
 void check_append(const AppendKvTask& task, const Context& context) {
   const KvView& to = task.to;
   const bool on_cpu = context.device.type == DeviceType::kCpu;
@@ -36,19 +26,11 @@ void check_append(const AppendKvTask& task, const Context& context) {
                      task.k.stride[2] == 1 && task.v.stride[2] == 1,
                  "k and v must be rows of the same shape and type, got {} and {}",
                  task.k.describe(), task.v.describe());
-  if (on_cpu) {
-    check_argument(task.k.dtype == DType::kF32 || task.k.dtype == DType::kBF16,
-                   "rows must be f32 or bf16, got {}", task.k.describe());
-    check_argument(to.is_paged() && to.k.dtype == task.k.dtype && to.v.dtype == task.k.dtype &&
-                       to.k.shape == to.v.shape && to.k.rank == 4 && to.k.stride[3] == 1 &&
-                       to.v.stride[3] == 1 && to.k.shape[2] == to.page_size,
-                   "pages must be {} like the rows, got {} and {}", dtype_name(task.k.dtype),
-                   to.k.describe(), to.v.describe());
-  } else {
-    check_f8_pages(to);
-    check_argument(to.page_size % 128 == 0, "pages must be of multiples of 128 tokens, got {}",
-                   to.page_size);
-  }
+  check_argument(!on_cpu || task.k.dtype == DType::kF32 || task.k.dtype == DType::kBF16,
+                 "rows must be f32 or bf16, got {}", task.k.describe());
+  check_f8_pages(to);
+  check_argument(on_cpu || to.page_size % 128 == 0,
+                 "pages must be of multiples of 128 tokens, got {}", to.page_size);
   check_argument(to.num_kv_heads() == task.k.shape[1] && to.head_dim() == task.k.shape[2],
                  "pages must have {} heads of {}, got {}", task.k.shape[1], task.k.shape[2],
                  to.k.describe());
@@ -63,18 +45,16 @@ void check_append(const AppendKvTask& task, const Context& context) {
 }
 
 /// K or V of one head and one page, which gets tokens [first_new, end) and holds those from
-/// `first_token` on.
-void append_to_page(const TensorView& rows, const TensorView& pages, const TensorView& scales,
-                    int64_t page, int64_t head, int64_t first_token, int64_t first_new, int64_t end,
-                    int64_t position) {
+/// `first_token` on. `offset_of(t)`: where its token t begins, elements `element_stride` apart.
+template <typename OffsetOf>
+void append_to_page(const TensorView& rows, const TensorView& pages, float& held_scale,
+                    int64_t head, int64_t first_token, int64_t first_new, int64_t end,
+                    int64_t position, int64_t element_stride, const OffsetOf& offset_of) {
   const int64_t head_dim = rows.shape[2];
   const auto row_offset = [&](int64_t token) {
     return (token - position) * rows.stride[0] + head * rows.stride[1];
   };
-  const auto page_offset = [&](int64_t token) {
-    return page * pages.stride[0] + head * pages.stride[1] +
-           (token - first_token) * pages.stride[2];
-  };
+  auto* const codes = pages.as<Float8E4M3>();
   float largest = 0;
   for (int64_t token = first_new; token < end; ++token) {
     for (int64_t d = 0; d < head_dim; ++d) {
@@ -82,20 +62,21 @@ void append_to_page(const TensorView& rows, const TensorView& pages, const Tenso
       if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
     }
   }
-  float& held_scale = scales.as<float>()[page * scales.stride[0] + head];
   float scale = f8_growing_scale(largest);
   if (first_new > first_token) {
     scale = std::max(scale, held_scale);
     for (int64_t token = first_token; scale > held_scale && token < first_new; ++token) {
-      for (int64_t at = page_offset(token); at < page_offset(token) + head_dim; ++at) {
-        store_rounded(load(pages, at), scale, pages, at);
+      for (int64_t d = 0; d < head_dim; ++d) {
+        Float8E4M3& code = codes[offset_of(token - first_token) + d * element_stride];
+        code = to_float8_e4m3(to_float(code) * held_scale / scale);
       }
     }
   }
   held_scale = scale;
   for (int64_t token = first_new; token < end; ++token) {
     for (int64_t d = 0; d < head_dim; ++d) {
-      store_rounded(load(rows, row_offset(token) + d), scale, pages, page_offset(token) + d);
+      codes[offset_of(token - first_token) + d * element_stride] =
+          to_float8_e4m3(load(rows, row_offset(token) + d) / scale);
     }
   }
 }
@@ -130,10 +111,14 @@ void append_kv(const AppendKvTask& task, const Context& context) {
     const int64_t first_new = std::max(first_token, position);
     const int64_t page_end = std::min(first_token + to.page_size, end);
     const int64_t page = to.page_table[number];
-    append_to_page(task.k, to.k, to.k_scale, page, head, first_token, first_new, page_end,
-                   position);
-    append_to_page(task.v, to.v, to.v_scale, page, head, first_token, first_new, page_end,
-                   position);
+    const int64_t k_start = page * to.k.stride[0] + head * to.k.stride[1];
+    const int64_t v_start = page * to.v.stride[0] + head * to.v.stride[1];
+    append_to_page(task.k, to.k, to.k_scale.as<float>()[page * to.k_scale.stride[0] + head], head,
+                   first_token, first_new, page_end, position, 1,
+                   [&](int64_t t) { return k_start + t * to.k.stride[2]; });
+    append_to_page(task.v, to.v, to.v_scale.as<float>()[page * to.v_scale.stride[0] + head], head,
+                   first_token, first_new, page_end, position, to.v.stride[2],
+                   [&](int64_t t) { return v_start + f8_value_slot(t); });
   });
 }
 
@@ -149,8 +134,14 @@ void round_queries(const TensorView& from, const TensorView& to, const Context& 
   parallel_for(context, from.shape[0], [&](int64_t row, int32_t) {
     for (int64_t head = 0; head < from.shape[1]; ++head) {
       for (int64_t d = 0; d < from.shape[2]; ++d) {
+        const int64_t at = row * to.stride[0] + head * to.stride[1] + d;
         const float value = load(from, row * from.stride[0] + head * from.stride[1] + d);
-        store_rounded(value, 1, to, row * to.stride[0] + head * to.stride[1] + d);
+        const float rounded = to_float(to_float8_e4m3(value));
+        if (to.dtype == DType::kF32) {
+          to.as<float>()[at] = rounded;
+        } else {
+          to.as<BFloat16>()[at] = to_bfloat16(rounded);
+        }
       }
     }
   });

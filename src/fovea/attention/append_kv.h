@@ -25,9 +25,8 @@ struct AppendKvTask {
   /// Of the first row; memory of the device, as is the page table. Tokens before it are in the
   /// pages.
   const int64_t* position = nullptr;
-  /// Where to: with a scale for each page and head. k and v are f8e4m3 (see KvView) on a GPU, where
-  /// pages have a multiple of 128 tokens; on the CPU of the type of the rows, and hold the numbers
-  /// that such codes mean.
+  /// Where to: f8e4m3 (see KvView) with a scale for each page and head; on a GPU in pages of a
+  /// multiple of 128 tokens.
   KvView to;
 };
 

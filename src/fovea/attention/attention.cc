@@ -43,10 +43,11 @@ void check_kv(const AttentionParams& params, const Context& context) {
   const int32_t rank = kv.is_paged() ? 4 : 3;
   check_view(kv.k, "k", rank, context);
   check_view(kv.v, "v", rank, context);
-  check_argument(kv.k.dtype == params.q.dtype && kv.v.dtype == params.q.dtype,
-                 "k and v must have the type of q ({}), got {} and {}", dtype_name(params.q.dtype),
-                 dtype_name(kv.k.dtype), dtype_name(kv.v.dtype));
   const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
+  const bool may_widen = is_f8 && context.device.type == DeviceType::kCpu;
+  check_argument((kv.k.dtype == params.q.dtype || may_widen) && kv.v.dtype == kv.k.dtype,
+                 "k and v must have the type of q ({}) or on the CPU be f8e4m3, got {} and {}",
+                 dtype_name(params.q.dtype), dtype_name(kv.k.dtype), dtype_name(kv.v.dtype));
   if (is_f8) {
     check_f8_pages(kv);
   } else {
@@ -206,9 +207,9 @@ void check_periphery(const AttentionParams& params, const Context& context) {
   if (!periphery.enabled()) return;
   check_view(periphery.k_mean, "k_mean", 3, context);
   check_view(periphery.v_mean, "v_mean", 3, context);
-  const DType mean_dtype = params.kv.k.dtype == DType::kF8E4M3 ? DType::kBF16 : params.kv.k.dtype;
+  const DType mean_dtype = params.q.dtype == DType::kF8E4M3 ? DType::kBF16 : params.q.dtype;
   check_argument(periphery.k_mean.dtype == mean_dtype && periphery.v_mean.dtype == mean_dtype,
-                 "k_mean and v_mean of {} keys must be {}", dtype_name(params.kv.k.dtype),
+                 "k_mean and v_mean under q of {} must be {}", dtype_name(params.q.dtype),
                  dtype_name(mean_dtype));
   check_argument(periphery.k_mean.shape == periphery.v_mean.shape &&
                      periphery.k_mean.shape[1] == params.kv.num_kv_heads() &&

@@ -18,7 +18,7 @@ namespace fovea {
 /// that its list leaves out and that its left window, if any, covers whole. Needs `causal` and a
 /// selection; paged K/V needs page_size == block_size. Source: FlashPrefill V2, arXiv 2608.19758.
 struct Periphery {
-  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of K (of f8e4m3: bf16); empty
+  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of q (of f8e4m3: bf16); empty
                       // means no periphery
   TensorView v_mean;  // the same of V
   /// Contiguous K/V only: the means of sequence s are entries block_offsets[s] + b. Paged: page
@@ -36,7 +36,7 @@ struct Periphery {
 /// logit). NaN or Inf in a key or a value reaches only the rows that see it.
 struct AttentionParams {
   TensorView q;  // [total_q, num_q_heads, head_dim], f32, bf16 or f8e4m3
-  KvView kv;     // same type as q
+  KvView kv;     // same type as q; on the CPU also f8e4m3 under q of f32 or bf16
   RaggedBatch batch;
   TensorView out;  // [total_q, num_q_heads, head_dim], type of q (of f8e4m3: bf16 or f32)
   TensorView

@@ -17,6 +17,9 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   check_argument(shape.head_dim > 0, "head_dim must be positive, got {}", shape.head_dim);
   check_argument(shape.page_size > 0, "page_size must be positive, got {}", shape.page_size);
   check_argument(shape.num_pages > 0, "num_pages must be positive, got {}", shape.num_pages);
+  check_argument(!shape.f8 || shape.page_size % 16 == 0,
+                 "pages of K and V in f8e4m3 must have a multiple of 16 tokens, got {}",
+                 shape.page_size);
   if (shape.device.type != DeviceType::kCpu) {
     check_memory(
         checked_mul(page_kv_bytes() + page_stats_bytes(), shape.num_pages, "bytes of a KV cache"),
@@ -30,7 +33,7 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
     const std::initializer_list<int64_t> turned = {shape.num_pages, shape.num_kv_heads,
                                                    shape.head_dim, shape.page_size};
     layer.k = Tensor(shape.element(), upright, shape.device);
-    layer.v = Tensor(shape.element(), shape.holds_codes() ? turned : upright, shape.device);
+    layer.v = Tensor(shape.element(), shape.f8 ? turned : upright, shape.device);
     if (shape.f8) {
       layer.k_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
       layer.v_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
@@ -58,12 +61,6 @@ int64_t stats_page_bytes(const KvCacheShape& shape) {
 }
 
 KvView KvCache::kv(int64_t layer) const {
-  KvView view = f8_pages(layer);
-  if (!shape_.holds_codes()) view.k_scale = view.v_scale = {};
-  return view;
-}
-
-KvView KvCache::f8_pages(int64_t layer) const {
   const Layer& pages = layers_[static_cast<size_t>(layer)];
   KvView view;
   view.k = pages.k.view();

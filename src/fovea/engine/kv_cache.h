@@ -16,7 +16,7 @@ namespace fovea {
 
 struct KvCacheShape {
   Device device = {};
-  DType dtype = DType::kBF16;  // of K, V and statistics
+  DType dtype = DType::kBF16;  // of statistics, and of K and V unless f8
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
@@ -24,13 +24,11 @@ struct KvCacheShape {
   int64_t num_pages = 0;
   int64_t num_witnesses = 0;
   bool with_stats = false;  // dense sequences need none
-  /// K and V are E4M3 with a scale for each page and head: codes on a GPU; on the CPU the numbers
-  /// that the codes mean, as `dtype`. See attention/append_kv.h.
+  /// K and V are E4M3 with a scale for each page and head, see attention/append_kv.h.
   bool f8 = false;
 
-  bool holds_codes() const { return f8 && device.type != DeviceType::kCpu; }
   /// Of K and V.
-  DType element() const { return holds_codes() ? DType::kF8E4M3 : dtype; }
+  DType element() const { return f8 ? DType::kF8E4M3 : dtype; }
 };
 
 /// Bytes that one page of such a cache takes in all layers: of K and V, and of statistics.
@@ -48,10 +46,8 @@ class KvCache {
   explicit KvCache(const KvCacheShape& shape);
 
   const KvCacheShape& shape() const { return shape_; }
-  /// K and V of `layer`, for attention, without a page table; with the scales of codes.
+  /// K and V of `layer`, without a page table; with the scales of f8.
   KvView kv(int64_t layer) const;
-  /// The same with scales, for append_kv(); of an f8 cache.
-  KvView f8_pages(int64_t layer) const;
   /// Statistics beside the pages of `layer`; empty views without with_stats.
   const BlockStatsView& stats(int64_t layer) const {
     return layers_[static_cast<size_t>(layer)].stats.view();
@@ -75,7 +71,7 @@ class KvCache {
 
  private:
   struct Layer {
-    Tensor k, v;  // [num_pages, num_kv_heads, page_size, head_dim]; V of codes is turned
+    Tensor k, v;              // [num_pages, num_kv_heads, page_size, head_dim]; V of f8 is turned
     Tensor k_scale, v_scale;  // f32 [num_pages, num_kv_heads], f8 only
     BlockStats stats;
   };

@@ -102,7 +102,7 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   chunk_size = ceil_div(std::min(asked, max_len), block_size) * block_size;
 
   KvCacheShape shape = kv_cache_shape(*model, options.attention, max_len);
-  if (shape.holds_codes() &&
+  if (shape.f8 && shape.device.type != DeviceType::kCpu &&
       (shape.head_dim != 128 || block_size % 128 != 0 || options.attention.periphery)) {
     fail(ErrorCode::kUnsupported,
          "K and V in f8e4m3 on a GPU need head_dim 128 (the model has {}), blocks of a multiple of "

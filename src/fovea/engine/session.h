@@ -29,8 +29,9 @@ struct AttentionSettings {
   /// min_sparse_len counts as well.
   int64_t min_sparse_len = -1;
   /// Keys and values are kept, and queries read, as E4M3: K and V with a scale for each page and
-  /// head. A GPU then multiplies in f8e4m3; the CPU computes with the same rounded numbers. On a
-  /// GPU head_dim must be 128, blocks multiples of 128, and there is no periphery.
+  /// head. A GPU then multiplies in f8e4m3; the CPU computes with the same numbers in its own type.
+  /// Blocks must be multiples of 16 tokens; on a GPU of 128, head_dim must be 128, and there is no
+  /// periphery.
   bool f8_kv = false;
   /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
   /// of that length would be read sparsely; if not, it reads all keys.

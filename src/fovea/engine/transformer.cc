@@ -335,7 +335,7 @@ void Transformer::append_rows(const ForwardStep& step, int64_t layer) {
   task.k = rows_of_step(new_k_);
   task.v = rows_of_step(new_v_);
   task.position = input_.position();
-  task.to = step.cache->f8_pages(layer);
+  task.to = step.cache->kv(layer);
   task.to.page_table = input_.page_table();
   task.to.page_table_stride = input_.page_table_stride();
   append_kv(task, workers_->context());

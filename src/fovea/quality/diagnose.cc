@@ -147,8 +147,8 @@ SelectorParams Diagnoser::with_settings(const SelectorParams& params,
   }
   const KvView& kv = params.kv;
   BlockStats& stats = stats_[settings.num_witnesses];
-  stats = BlockStats(kv.k.dtype, kv.num_pages(), kv.num_kv_heads(), kv.head_dim(), kv.page_size,
-                     settings.num_witnesses);
+  stats = BlockStats(params.stats.centroid.dtype, kv.num_pages(), kv.num_kv_heads(), kv.head_dim(),
+                     kv.page_size, settings.num_witnesses);
   compute_block_stats(kv, 0, 0, params.batch.kv_lens[0] / kv.page_size, 0, stats.view(),
                       model_->context());
   changed.stats = stats.view();

@@ -6,8 +6,10 @@
 #include <limits>
 #include <string>
 
+#include "fovea/attention/f8_pages.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/base/parallel.h"
 #include "fovea/selector/cpu/cpu_selector.h"
 #include "fovea/selector/fixed_selector.h"
 #include "fovea/selector/lab/lab_selector.h"
@@ -47,6 +49,10 @@ void check_shape(const TensorView& tensor, const char* name,
   }
 }
 
+bool reads_keys(const SelectorSettings& settings) {
+  return settings.method == SelectorMethod::kOracle || is_lab(settings);
+}
+
 void check_q_and_kv(const SelectorParams& params, const Context& context) {
   const TensorView& q = params.q;
   const bool has_f16 = context.device.type == DeviceType::kCuda;
@@ -58,10 +64,9 @@ void check_q_and_kv(const SelectorParams& params, const Context& context) {
                  q.describe());
   const KvView& kv = params.kv;
   check_argument(kv.page_size >= 0, "page_size must not be negative, got {}", kv.page_size);
-  // `oracle` and the lab read keys, and have none in f8.
-  const bool reads_keys =
-      params.settings.method == SelectorMethod::kOracle || is_lab(params.settings);
-  const bool is_f8 = kv.k.dtype == DType::kF8E4M3 && !reads_keys;
+  // `oracle` and the lab read keys: on the CPU see widen_keys(), on a GPU they have none in f8.
+  const bool is_f8 = kv.k.dtype == DType::kF8E4M3 &&
+                     (context.device.type == DeviceType::kCpu || !reads_keys(params.settings));
   check_tensor(kv.k, "k", is_f8 ? DType::kF8E4M3 : q.dtype, kv.is_paged() ? 4 : 3, context);
   check_argument(kv.head_dim() == q.shape[2], "k must have the head_dim of q, {}, got {}",
                  q.shape[2], kv.head_dim());
@@ -168,6 +173,24 @@ void check_block_offsets(const SelectorParams& params) {
   }
 }
 
+// K of the batch's pages out of f8e4m3, as numbers of q's type in pages of the same numbers.
+Tensor widen_keys(const SelectorParams& params, const Context& context) {
+  const KvView& kv = params.kv;
+  const int64_t row_bytes = kv.head_dim() * dtype_bytes(params.q.dtype);
+  Tensor keys(params.q.dtype, {kv.num_pages(), kv.num_kv_heads(), kv.page_size, kv.head_dim()});
+  for (int64_t s = 0; s < params.batch.batch_size; ++s) {
+    const int32_t* const pages = kv.page_table + s * kv.page_table_stride;
+    const int64_t num_blocks = params.batch.kv_lens[s] / kv.page_size;
+    parallel_for(context, num_blocks * kv.num_kv_heads(), [&](int64_t task, int32_t) {
+      const int64_t page = pages[task / kv.num_kv_heads()], head = task % kv.num_kv_heads();
+      std::byte* const to =
+          keys.as<std::byte>() + (page * kv.num_kv_heads() + head) * kv.page_size * row_bytes;
+      read_f8_keys(kv, page, head, 0, kv.page_size, {params.q.dtype, to, row_bytes});
+    });
+  }
+  return keys;
+}
+
 }  // namespace
 
 std::span<const SelectorBackend* const> selector_backends() {
@@ -214,6 +237,14 @@ void check_selector_params(const SelectorParams& params, const Context& context)
 void select_blocks(const SelectorParams& params, const Context& context,
                    BlockSelection& selection) {
   check_selector_params(params, context);
+  if (params.kv.k.dtype == DType::kF8E4M3 && context.device.type == DeviceType::kCpu &&
+      reads_keys(params.settings)) {
+    const Tensor keys = widen_keys(params, context);
+    SelectorParams widened = params;
+    widened.kv.k = keys.view();
+    select_blocks(widened, context, selection);
+    return;
+  }
   const char* pinned = std::getenv("FOVEA_SELECTOR_BACKEND");
   const bool any = pinned == nullptr || *pinned == '\0';
   std::string reasons;

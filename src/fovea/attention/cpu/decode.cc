@@ -11,6 +11,7 @@
 
 #include "fovea/attention/cpu/rows.h"
 #include "fovea/attention/cpu/scratch.h"
+#include "fovea/attention/f8_pages.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 
@@ -63,12 +64,18 @@ class Decode {
     const Scratch scratch(checked_mul(num_partials_, partial_size_, "partial results") *
                           static_cast<int64_t>(sizeof(float)));
     partials_ = reinterpret_cast<float*>(scratch.data());
+    const bool multiplies_codes = can_multiply_codes();
+    const int64_t code_bytes =
+        multiplies_codes ? kernel_.decode_scratch_bytes(params_.head_dim()) : 0;
+    const Scratch code_scratch(code_bytes * resolve_num_threads(context_));
     for (const Unit& unit : units_) {
       if (unit.splits_left == 0) join_splits(unit);
     }
-    parallel_for(context_, static_cast<int64_t>(splits_.size()), [&](int64_t i, int32_t) {
+    parallel_for(context_, static_cast<int64_t>(splits_.size()), [&](int64_t i, int32_t thread) {
       const Split& split = splits_[static_cast<size_t>(i)];
-      run_split(split);
+      if (!multiplies_codes || !multiply_codes(split, code_scratch.data() + thread * code_bytes)) {
+        run_split(split);
+      }
       if (split.unit->splits_left.fetch_sub(1) == 1) join_splits(*split.unit);
     });
   }
@@ -146,7 +153,8 @@ class Decode {
     return visible_keys(params_, kv_len - end_row + q_index(unit, r), kv_len);
   }
 
-  // Outputs [num_rows, head_dim] of one split, then maxima [num_rows], then sums [num_rows].
+  // Outputs [num_rows, head_dim] of one split, then its largest logits [num_rows], scaled, then the
+  // sums [num_rows] of exp(logit - largest) that the outputs have yet to be divided by.
   float* partial(const Split& split) const {
     return partials_ + split.first_partial * partial_size_;
   }
@@ -166,12 +174,40 @@ class Decode {
     }
   }
 
+  // The same of f8e4m3, which become rows of q's type in `numbers`: K first, then V.
+  void widen_rows(const Split& split, std::byte* numbers, const std::byte** k,
+                  const std::byte** v) const {
+    const KvView& kv = params_.kv;
+    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
+    const int64_t s = split.unit->sequence, kv_head = split.unit->kv_head;
+    for (int64_t i = 0; i < split.num_keys;) {
+      const int64_t t = split.first_key + i, first = t % kv.page_size;
+      const int64_t page = kv.page_table[s * kv.page_table_stride + t / kv.page_size];
+      const int64_t count = std::min(split.num_keys - i, kv.page_size - first);
+      std::byte* const keys = numbers + i * row_bytes;
+      std::byte* const values = keys + split.num_keys * row_bytes;
+      read_f8_keys(kv, page, kv_head, first, count, {params_.q.dtype, keys, row_bytes});
+      read_f8_values(kv, page, kv_head, first, count, {params_.q.dtype, values, row_bytes});
+      for (const int64_t end = i + count; i < end; ++i) {
+        k[i] = numbers + i * row_bytes;
+        v[i] = k[i] + split.num_keys * row_bytes;
+      }
+    }
+  }
+
   void run_split(const Split& split) const {
     const Unit& unit = *split.unit;
     const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
     int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
-    list_rows(split, params_.kv.k, k);
-    list_rows(split, params_.kv.v, v);
+    const bool holds_codes = params_.kv.k.dtype == DType::kF8E4M3;
+    const Scratch numbers(
+        holds_codes ? 2 * split.num_keys * params_.head_dim() * dtype_bytes(params_.q.dtype) : 0);
+    if (holds_codes) {
+      widen_rows(split, numbers.data(), k, v);
+    } else {
+      list_rows(split, params_.kv.k, k);
+      list_rows(split, params_.kv.v, v);
+    }
     DecodeJob job;
     for (int64_t r = 0; r < unit.num_rows; ++r) {
       if (!split.has_head(r % unit.num_heads)) continue;
@@ -197,6 +233,84 @@ class Decode {
     job.max = job.out + job.num_rows * params_.head_dim();
     job.sum = job.max + job.num_rows;
     kernel_.decode(job);
+    for (int32_t r = 0; r < job.num_rows; ++r) job.max[r] *= job.softmax_scale;
+  }
+
+  bool can_multiply_codes() const {
+    const KvView& kv = params_.kv;
+    return kernel_.decode_codes != nullptr && kv.k.dtype == DType::kF8E4M3 &&
+           params_.q.dtype == DType::kBF16 && kv.page_size % kGroupKeys == 0;
+  }
+
+  CodeGroup group_at(const Unit& unit, int64_t first_key) const {
+    const KvView& kv = params_.kv;
+    const int64_t page =
+        kv.page_table[unit.sequence * kv.page_table_stride + first_key / kv.page_size];
+    const int64_t kv_len = params_.batch.kv_lens[unit.sequence];
+    CodeGroup group;
+    group.num_keys = static_cast<int32_t>(std::min(kGroupKeys, kv_len - first_key));
+    group.k = key_row(kv, kv.k, unit.sequence, unit.kv_head, first_key);
+    group.v = element_address(
+        kv.v, page * kv.v.stride[0] + unit.kv_head * kv.v.stride[1] + first_key % kv.page_size);
+    group.k_stride = kv.k.stride[2];
+    group.v_stride = kv.v.stride[2];
+    group.k_scale = f8_scale(kv.k_scale, page, unit.kv_head);
+    group.v_scale = f8_scale(kv.v_scale, page, unit.kv_head);
+    return group;
+  }
+
+  // run_split() by decode_codes(). False where a value is NaN.
+  bool multiply_codes(const Split& split, std::byte* scratch) const {
+    const Unit& unit = *split.unit;
+    const int64_t first_key = split.first_key / kGroupKeys * kGroupKeys;
+    CodeGroup codes[kSplitKeys / kGroupKeys + 1];
+    KeyGroup groups[kSplitKeys / kGroupKeys + 1];
+    TilePass pass;
+    pass.codes = codes;
+    pass.groups = groups;
+    for (int64_t key = first_key; key < split.first_key + split.num_keys; key += kGroupKeys) {
+      codes[pass.num_groups] = group_at(unit, key);
+      groups[pass.num_groups] = {static_cast<int32_t>(pass.num_groups), ~0u};
+      ++pass.num_groups;
+    }
+    const std::byte* q[kMaxDecodeRows];
+    std::byte* out[kMaxDecodeRows];
+    float* lse[kMaxDecodeRows];
+    int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
+    float* const outputs = partial(split);
+    float* const largest = outputs + split.num_rows() * params_.head_dim();
+    TileJob job;
+    for (int64_t r = 0; r < unit.num_rows; ++r) {
+      if (!split.has_head(r % unit.num_heads)) continue;
+      const KeyRange range = row_range(unit, r);
+      const auto within = [&](int64_t key) {
+        return static_cast<int32_t>(
+            std::clamp(key, split.first_key, split.first_key + split.num_keys) - first_key);
+      };
+      q[job.num_rows] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
+      row_begin[job.num_rows] = within(range.begin);
+      row_end[job.num_rows] = within(range.end);
+      out[job.num_rows] = reinterpret_cast<std::byte*>(outputs + job.num_rows * params_.head_dim());
+      lse[job.num_rows] = largest + job.num_rows;
+      ++job.num_rows;
+    }
+    pass.begin = row_begin;
+    pass.end = row_end;
+    job.head_dim = params_.head_dim();
+    job.is_bf16 = true;
+    job.softmax_scale = params_.scale();
+    job.q = q;
+    job.passes = &pass;
+    job.num_passes = 1;
+    job.out = out;
+    job.out_is_f32 = true;
+    job.lse = lse;
+    if (!kernel_.decode_codes(job, scratch)) return false;
+    // Outputs are divided already, and an lse is a largest logit with a sum of 1.
+    for (int32_t r = 0; r < job.num_rows; ++r) {
+      largest[job.num_rows + r] = largest[r] == kMinusInfinity ? 0.0f : 1.0f;
+    }
+    return true;
   }
 
   void join_splits(const Unit& unit) const {
@@ -213,7 +327,7 @@ class Decode {
         const float* const values = partial(split);
         const int64_t row = split.index_of(r), num_rows = split.num_rows();
         const float* const max = values + num_rows * head_dim;
-        body(values + row * head_dim, max[row] * params_.scale(), max[num_rows + row]);
+        body(values + row * head_dim, max[row], max[num_rows + row]);
       }
     };
     const float sink =

@@ -10,11 +10,14 @@
 #include "fovea/attention/cpu/decode.h"
 #include "fovea/attention/cpu/rows.h"
 #include "fovea/attention/cpu/scratch.h"
+#include "fovea/attention/f8_pages.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 
 namespace fovea::cpu {
 namespace {
+
+constexpr int64_t kMaxRowBytes = 256 * 4;  // of K or V
 
 // Rows of K and V of one (sequence, KV head), or of its blocks' means, on their way to the tiles.
 struct Source {
@@ -210,15 +213,39 @@ class Prefill {
                    key);
   }
 
+  // The job's rows out of f8e4m3 pages, as numbers of q's type.
+  void widen_rows(const Unit& unit, int64_t first_key, std::byte* numbers, PackJob& job) const {
+    const KvView& kv = params_.kv;
+    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
+    for (int64_t i = 0; i < job.num_keys;) {
+      const int64_t t = first_key + i, first = t % kv.page_size;
+      const int64_t page = kv.page_table[unit.sequence * kv.page_table_stride + t / kv.page_size];
+      const int64_t count = std::min(job.num_keys - i, kv.page_size - first);
+      std::byte* const keys = numbers + i * row_bytes;
+      std::byte* const values = keys + kGroupKeys * row_bytes;
+      read_f8_keys(kv, page, unit.kv_head, first, count, {params_.q.dtype, keys, row_bytes});
+      read_f8_values(kv, page, unit.kv_head, first, count, {params_.q.dtype, values, row_bytes});
+      for (const int64_t end = i + count; i < end; ++i) {
+        job.k[i] = numbers + i * row_bytes;
+        job.v[i] = job.k[i] + kGroupKeys * row_bytes;
+      }
+    }
+  }
+
   void pack_group(Unit& unit, Source& source, int64_t group) const {
     PackJob job;
     job.head_dim = params_.head_dim();
     job.is_bf16 = params_.q.dtype == DType::kBF16;
     const int64_t first_key = group * kGroupKeys;
     job.num_keys = static_cast<int32_t>(std::min(kGroupKeys, source.num_keys - first_key));
-    for (int64_t t = 0; t < job.num_keys; ++t) {
-      job.k[t] = source_row(unit, source, false, first_key + t);
-      job.v[t] = source_row(unit, source, true, first_key + t);
+    alignas(64) std::byte numbers[2 * kGroupKeys * kMaxRowBytes];
+    if (params_.kv.k.dtype == DType::kF8E4M3 && &source == &unit.keys) {
+      widen_rows(unit, first_key, numbers, job);
+    } else {
+      for (int64_t t = 0; t < job.num_keys; ++t) {
+        job.k[t] = source_row(unit, source, false, first_key + t);
+        job.v[t] = source_row(unit, source, true, first_key + t);
+      }
     }
     const bool in_place = source.has_keys_in_place && job.num_keys == kGroupKeys;
     std::byte* const packed_keys =
@@ -396,6 +423,19 @@ class Prefill {
     std::erase_if(state.mean_groups, [](const KeyGroup& group) { return group.keys == 0; });
   }
 
+  // The row of a value in q's type: where it lies or, out of f8e4m3, in `numbers`.
+  const std::byte* readable_value(const Unit& unit, const Source& source, int64_t key,
+                                  std::byte* numbers) const {
+    const KvView& kv = params_.kv;
+    if (kv.k.dtype != DType::kF8E4M3 || &source == &unit.means) {
+      return source_row(unit, source, true, key);
+    }
+    const int64_t page = kv.page_table[unit.sequence * kv.page_table_stride + key / kv.page_size];
+    read_f8_values(kv, page, unit.kv_head, key % kv.page_size, 1,
+                   {params_.q.dtype, numbers, kMaxRowBytes});
+    return numbers;
+  }
+
   // NaN and Inf values were packed as zeros: adds them to the rows that see them.
   void add_non_finite(const Unit& unit, const Source& source, const std::vector<KeyGroup>& groups,
                       int64_t num_rows, const int32_t* begin, const int32_t* end,
@@ -410,7 +450,8 @@ class Prefill {
       for (int64_t t = 0; t < kGroupKeys; ++t) {
         const int64_t key = group.index * kGroupKeys + t;
         if ((group.keys >> t & 1u) == 0 || key >= source.num_keys) continue;
-        const std::byte* value_row = source_row(unit, source, true, key);
+        std::byte numbers[kMaxRowBytes];
+        const std::byte* const value_row = readable_value(unit, source, key, numbers);
         for (int64_t d = 0; d < params_.head_dim(); ++d) {
           const float value = load(value_row, d);
           if (std::isfinite(value)) continue;

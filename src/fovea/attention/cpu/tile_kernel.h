@@ -16,11 +16,22 @@ struct KeyGroup {
   uint32_t keys;
 };
 
+/// kGroupKeys keys and values of f8e4m3 in one page: rows of K k_stride bytes apart, V turned, its
+/// channels v_stride bytes apart.
+struct CodeGroup {
+  int32_t num_keys;  // those that exist
+  const std::byte *k, *v;
+  int64_t k_stride, v_stride;
+  float k_scale, v_scale;
+};
+
 /// One walk over the keys of a (sequence, KV head), or over the means of its blocks. K and V are in
-/// the kernel's own layout: K wherever each group is, V one group after the other.
+/// the kernel's own layout: K wherever each group is, V one group after the other. Or
+/// they are codes, for decode_codes().
 struct TilePass {
   const std::byte* const* keys = nullptr;  // by group index
   const std::byte* values = nullptr;
+  const CodeGroup* codes = nullptr;  // by group index
   const KeyGroup* groups = nullptr;  // [num_groups]
   int64_t num_groups = 0;
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed,
@@ -38,6 +49,7 @@ struct TileJob {
   int32_t num_passes = 0;
   const float* sinks = nullptr;     // [num_rows]; null without sinks
   std::byte* const* out = nullptr;  // [num_rows]
+  bool out_is_f32 = false;          // whatever q is
   float* const* lse = nullptr;      // [num_rows]; all null where nobody asks
 };
 
@@ -84,6 +96,10 @@ struct TileKernel {
   bool (*pack)(const PackJob& job, std::byte* keys, std::byte* values);
   void (*attend)(const TileJob& job, std::byte* scratch);
   void (*decode)(const DecodeJob& job);
+  /// Null, or decode of f8e4m3 with the tiles' products: one pass over codes for up to
+  /// kMaxDecodeRows rows of bf16. False where a value is NaN: the outputs mean nothing.
+  bool (*decode_codes)(const TileJob& job, std::byte* scratch) = nullptr;
+  int64_t (*decode_scratch_bytes)(int64_t head_dim) = nullptr;  // of one thread
 };
 
 const TileKernel& portable_tile_kernel();

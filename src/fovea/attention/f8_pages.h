@@ -1,0 +1,29 @@
+// Numbers out of f8e4m3 pages, on the CPU: a code times its scale, as f32 or bf16. Exact but for
+// scales that are no powers of two, whose products are rounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fovea/attention/kv_view.h"
+
+namespace fovea {
+
+/// Where numbers go: rows of `dtype`, row_bytes apart.
+struct F8Rows {
+  DType dtype;
+  std::byte* data;
+  int64_t row_bytes;
+};
+
+/// K of tokens [first, first + count) of a page and a KV head, a row each.
+void read_f8_keys(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
+                  const F8Rows& to);
+/// The same of V.
+void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
+                    const F8Rows& to);
+
+/// `kv_scale` is kv.k_scale or kv.v_scale.
+float f8_scale(const TensorView& kv_scale, int64_t page, int64_t kv_head);
+
+}  // namespace fovea
