@@ -64,9 +64,10 @@ void check_q_and_kv(const SelectorParams& params, const Context& context) {
                  q.describe());
   const KvView& kv = params.kv;
   check_argument(kv.page_size >= 0, "page_size must not be negative, got {}", kv.page_size);
-  // `oracle` and the lab read keys: on the CPU see widen_keys(), on a GPU they have none in f8.
+  // `oracle` and the lab read keys: in f8 only those of the CPU's pages, see widen_keys().
   const bool is_f8 = kv.k.dtype == DType::kF8E4M3 &&
-                     (context.device.type == DeviceType::kCpu || !reads_keys(params.settings));
+                     (!reads_keys(params.settings) ||
+                      (kv.is_paged() && context.device.type == DeviceType::kCpu));
   check_tensor(kv.k, "k", is_f8 ? DType::kF8E4M3 : q.dtype, kv.is_paged() ? 4 : 3, context);
   check_argument(kv.head_dim() == q.shape[2], "k must have the head_dim of q, {}, got {}",
                  q.shape[2], kv.head_dim());
