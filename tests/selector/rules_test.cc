@@ -87,22 +87,34 @@ TEST(SelectorSettings, NamesTheFirstBrokenRule) {
 }
 
 // Keys in f8 are for those who judge by statistics.
-TEST(SelectorParams, KeysThatAreReadMustBeOfTheTypeOfQ) {
+TEST(SelectorParams, KeysMustBeOfTheTypeOfQOrPagesOfCodes) {
   SelectorSettings settings;
   settings.method = SelectorMethod::kWitness;
   WholePrompt whole({}, make_prompt({}, 20 * 16, 3), settings);
   SelectorParams& params = whole.call.params;
-  params.kv.k.dtype = DType::kF8E4M3;
   const auto error = [&] { return error_of([&] { check_selector_params(params, {}); }); };
-  EXPECT_EQ(error(), "no error");
-  params.settings.f8_witnesses = true;
-  EXPECT_THAT(error(), HasSubstr("k must be f32"));
-  params.settings = settings;
-  params.settings.block_size = 16;
-  for (const SelectorMethod method : {SelectorMethod::kOracle, SelectorMethod::kMinMax}) {
+  const TensorView pages = params.kv.k;
+  // Codes in one piece, [tokens, num_kv_heads, head_dim].
+  const TensorView contiguous =
+      make_view(pages.data, DType::kF8E4M3, {20 * 16, pages.shape[1], pages.shape[3]}, {});
+  for (const SelectorMethod method :
+       {SelectorMethod::kWitness, SelectorMethod::kOracle, SelectorMethod::kMinMax}) {
+    SCOPED_TRACE(selector_method_name(method));
     params.settings.method = method;
+    params.kv.k = pages;
+    params.kv.page_size = 16;
+    params.kv.k.dtype = DType::kF8E4M3;
+    EXPECT_EQ(error(), "no error");
+    params.kv.k.dtype = DType::kBF16;
+    EXPECT_THAT(error(), HasSubstr("k must be f32"));
+    params.kv.k = contiguous;
+    params.kv.page_size = 0;
+    if (method == SelectorMethod::kWitness) continue;  // reads statistics only
     EXPECT_THAT(error(), HasSubstr("k must be f32"));
   }
+  params.settings.method = SelectorMethod::kWitness;
+  params.settings.f8_witnesses = true;  // chosen from the keys, which then are read
+  EXPECT_THAT(error(), HasSubstr("k must be f32"));
 }
 
 TEST(ForcedBlocks, SinkLocalAndTail) {

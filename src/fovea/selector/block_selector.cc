@@ -65,9 +65,9 @@ void check_q_and_kv(const SelectorParams& params, const Context& context) {
   const KvView& kv = params.kv;
   check_argument(kv.page_size >= 0, "page_size must not be negative, got {}", kv.page_size);
   // `oracle` and the lab read keys: in f8 only those of the CPU's pages, see widen_keys().
-  const bool is_f8 = kv.k.dtype == DType::kF8E4M3 &&
-                     (!reads_keys(params.settings) ||
-                      (kv.is_paged() && context.device.type == DeviceType::kCpu));
+  const bool is_f8 =
+      kv.k.dtype == DType::kF8E4M3 &&
+      (!reads_keys(params.settings) || (kv.is_paged() && context.device.type == DeviceType::kCpu));
   check_tensor(kv.k, "k", is_f8 ? DType::kF8E4M3 : q.dtype, kv.is_paged() ? 4 : 3, context);
   check_argument(kv.head_dim() == q.shape[2], "k must have the head_dim of q, {}, got {}",
                  q.shape[2], kv.head_dim());
