@@ -1,5 +1,6 @@
 #include "fovea/attention/f8_pages.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fovea/base/error.h"
@@ -76,6 +77,18 @@ void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t fir
       }
     }
   });
+}
+
+void read_f8_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t first, int64_t count,
+                  DType dtype, std::byte* keys, std::byte* values) {
+  const int64_t row_bytes = kv.head_dim() * dtype_bytes(dtype);
+  const int32_t* const pages = kv.page_table + sequence * kv.page_table_stride;
+  for (int64_t i = 0, num = 0; i < count; i += num) {
+    const int64_t page = pages[(first + i) / kv.page_size], slot = (first + i) % kv.page_size;
+    num = std::min(count - i, kv.page_size - slot);
+    read_f8_keys(kv, page, kv_head, slot, num, {dtype, keys + i * row_bytes, row_bytes});
+    read_f8_values(kv, page, kv_head, slot, num, {dtype, values + i * row_bytes, row_bytes});
+  }
 }
 
 }  // namespace fovea

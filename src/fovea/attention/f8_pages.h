@@ -23,6 +23,11 @@ void read_f8_keys(const KvView& kv, int64_t page, int64_t kv_head, int64_t first
 void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
                     const F8Rows& to);
 
+/// K and V of tokens [first, first + count) of a sequence and a KV head, whatever pages they lie
+/// in: rows [count, head_dim] of `dtype` without gaps at `keys` and at `values`.
+void read_f8_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t first, int64_t count,
+                  DType dtype, std::byte* keys, std::byte* values);
+
 /// `kv_scale` is kv.k_scale or kv.v_scale.
 float f8_scale(const TensorView& kv_scale, int64_t page, int64_t kv_head);
 

@@ -174,36 +174,21 @@ class Decode {
     }
   }
 
-  // The same of f8e4m3, which become rows of q's type in `numbers`: K first, then V.
-  void widen_rows(const Split& split, std::byte* numbers, const std::byte** k,
-                  const std::byte** v) const {
-    const KvView& kv = params_.kv;
-    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
-    const int64_t s = split.unit->sequence, kv_head = split.unit->kv_head;
-    for (int64_t i = 0; i < split.num_keys;) {
-      const int64_t t = split.first_key + i, first = t % kv.page_size;
-      const int64_t page = kv.page_table[s * kv.page_table_stride + t / kv.page_size];
-      const int64_t count = std::min(split.num_keys - i, kv.page_size - first);
-      std::byte* const keys = numbers + i * row_bytes;
-      std::byte* const values = keys + split.num_keys * row_bytes;
-      read_f8_keys(kv, page, kv_head, first, count, {params_.q.dtype, keys, row_bytes});
-      read_f8_values(kv, page, kv_head, first, count, {params_.q.dtype, values, row_bytes});
-      for (const int64_t end = i + count; i < end; ++i) {
-        k[i] = numbers + i * row_bytes;
-        v[i] = k[i] + split.num_keys * row_bytes;
-      }
-    }
-  }
-
   void run_split(const Split& split) const {
     const Unit& unit = *split.unit;
     const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
     int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
     const bool holds_codes = params_.kv.k.dtype == DType::kF8E4M3;
-    const Scratch numbers(
-        holds_codes ? 2 * split.num_keys * params_.head_dim() * dtype_bytes(params_.q.dtype) : 0);
+    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
+    const Scratch numbers(holds_codes ? 2 * split.num_keys * row_bytes : 0);
     if (holds_codes) {
-      widen_rows(split, numbers.data(), k, v);
+      std::byte* const values = numbers.data() + split.num_keys * row_bytes;
+      read_f8_rows(params_.kv, unit.sequence, unit.kv_head, split.first_key, split.num_keys,
+                   params_.q.dtype, numbers.data(), values);
+      for (int64_t i = 0; i < split.num_keys; ++i) {
+        k[i] = numbers.data() + i * row_bytes;
+        v[i] = values + i * row_bytes;
+      }
     } else {
       list_rows(split, params_.kv.k, k);
       list_rows(split, params_.kv.v, v);

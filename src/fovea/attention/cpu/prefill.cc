@@ -213,25 +213,6 @@ class Prefill {
                    key);
   }
 
-  // The job's rows out of f8e4m3 pages, as numbers of q's type.
-  void widen_rows(const Unit& unit, int64_t first_key, std::byte* numbers, PackJob& job) const {
-    const KvView& kv = params_.kv;
-    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
-    for (int64_t i = 0; i < job.num_keys;) {
-      const int64_t t = first_key + i, first = t % kv.page_size;
-      const int64_t page = kv.page_table[unit.sequence * kv.page_table_stride + t / kv.page_size];
-      const int64_t count = std::min(job.num_keys - i, kv.page_size - first);
-      std::byte* const keys = numbers + i * row_bytes;
-      std::byte* const values = keys + kGroupKeys * row_bytes;
-      read_f8_keys(kv, page, unit.kv_head, first, count, {params_.q.dtype, keys, row_bytes});
-      read_f8_values(kv, page, unit.kv_head, first, count, {params_.q.dtype, values, row_bytes});
-      for (const int64_t end = i + count; i < end; ++i) {
-        job.k[i] = numbers + i * row_bytes;
-        job.v[i] = job.k[i] + kGroupKeys * row_bytes;
-      }
-    }
-  }
-
   void pack_group(Unit& unit, Source& source, int64_t group) const {
     PackJob job;
     job.head_dim = params_.head_dim();
@@ -240,7 +221,14 @@ class Prefill {
     job.num_keys = static_cast<int32_t>(std::min(kGroupKeys, source.num_keys - first_key));
     alignas(64) std::byte numbers[2 * kGroupKeys * kMaxRowBytes];
     if (params_.kv.k.dtype == DType::kF8E4M3 && &source == &unit.keys) {
-      widen_rows(unit, first_key, numbers, job);
+      const int64_t row_bytes = job.head_dim * dtype_bytes(params_.q.dtype);
+      std::byte* const values = numbers + job.num_keys * row_bytes;
+      read_f8_rows(params_.kv, unit.sequence, unit.kv_head, first_key, job.num_keys,
+                   params_.q.dtype, numbers, values);
+      for (int64_t t = 0; t < job.num_keys; ++t) {
+        job.k[t] = numbers + t * row_bytes;
+        job.v[t] = values + t * row_bytes;
+      }
     } else {
       for (int64_t t = 0; t < job.num_keys; ++t) {
         job.k[t] = source_row(unit, source, false, first_key + t);
