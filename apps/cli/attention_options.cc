@@ -15,14 +15,31 @@
 namespace fovea::cli {
 namespace {
 
-using WitnessChoiceWord = std::pair<std::string, WitnessChoice>;
-const std::vector<WitnessChoiceWord> kWitnessChoices = {{"spread", WitnessChoice::kSpread},
-                                                        {"far", WitnessChoice::kFar},
-                                                        {"norm", WitnessChoice::kNorm}};
-using AggregationWord = std::pair<std::string, Aggregation>;
-const std::vector<AggregationWord> kAggregations = {{"sum", Aggregation::kSum},
-                                                    {"max", Aggregation::kMax},
-                                                    {"max_over_means", Aggregation::kMaxOverMeans}};
+template <typename T>
+using Words = std::vector<std::pair<std::string, T>>;
+
+// What the words of an option stand for, by the name that each value has everywhere.
+template <typename T>
+Words<T> words_of(std::initializer_list<T> values, std::string_view (*name_of)(T)) {
+  Words<T> words;
+  for (const T value : values) words.emplace_back(name_of(value), value);
+  return words;
+}
+const auto kWitnessChoices = words_of(
+    {WitnessChoice::kSpread, WitnessChoice::kFar, WitnessChoice::kNorm}, witness_choice_name);
+const auto kAggregations =
+    words_of({Aggregation::kSum, Aggregation::kMax, Aggregation::kMaxOverMeans}, aggregation_name);
+
+// Sets `value` to what `asked` stands for; false when it is none of the words.
+template <typename T>
+bool apply_choice(const std::string& asked, const Words<T>& words, T& value) {
+  for (const auto& [word, meaning] : words) {
+    if (word != asked) continue;
+    value = meaning;
+    return true;
+  }
+  return false;
+}
 
 template <typename T>
 void add_knob(CLI::App& command, const std::string& name, T& value,
@@ -32,8 +49,7 @@ void add_knob(CLI::App& command, const std::string& name, T& value,
 
 // An option that takes one of some words and sets `value` to what the word stands for.
 template <typename T>
-void add_choice(CLI::App& command, const std::string& name, T& value,
-                const std::vector<std::pair<std::string, T>>& choices,
+void add_choice(CLI::App& command, const std::string& name, T& value, const Words<T>& choices,
                 const std::string& description) {
   std::vector<std::string> words;
   std::string given;
@@ -45,13 +61,8 @@ void add_choice(CLI::App& command, const std::string& name, T& value,
       .add_option_function<std::string>(
           name,
           [=, &value](const std::string& asked) {
-            for (const auto& [word, meaning] : choices) {
-              if (word != asked) continue;
-              value = meaning;
-              return;
-            }
-            fail(ErrorCode::kInvalidArgument, "{} must be {}, not \"{}\"", name,
-                 fmt::join(words, " or "), asked);
+            check_argument(apply_choice(asked, choices, value), "{} must be {}, not \"{}\"", name,
+                           fmt::join(words, " or "), asked);
           },
           description)
       ->default_str(given)
@@ -71,13 +82,9 @@ bool apply_word(const std::string& word, SelectorSettings& selector) {
     selector.calm_quantile = std::strtof(word.c_str() + kCalm.size(), &end);
     return word.size() > kCalm.size() && *end == '\0';
   }
-  for (const auto& [known, choice] : kWitnessChoices) {
-    if (word == known) selector.witness_choice = choice;
-    if (word == known) return true;
-  }
-  for (const auto& [known, aggregation] : kAggregations) {
-    if (word == known) selector.aggregation = aggregation;
-    if (word == known) return true;
+  if (apply_choice(word, kWitnessChoices, selector.witness_choice) ||
+      apply_choice(word, kAggregations, selector.aggregation)) {
+    return true;
   }
   if (word == "f8") selector.f8_witnesses = true;
   if (word == "skip") selector.skip_by_bound = true;
