@@ -212,6 +212,16 @@ INSTANTIATE_TEST_SUITE_P(
                        .skip = true}),
     [](const auto& test) { return std::string(test.param.name); });
 
+// What `witness` selects in the whole prompt when it looks at all blocks, and when it skips.
+struct SeenAndSkipped {
+  explicit SeenAndSkipped(WholePrompt& whole) {
+    select_blocks(whole.call.params, {}, seen);
+    whole.call.params.settings.skip_by_bound = true;
+    select_blocks(whole.call.params, {}, skipped);
+  }
+  BlockSelection seen, skipped;
+};
+
 // Tight blocks far from each other: a bound tells most of them apart without a look.
 TEST(SkipByBound, LooksAtFewOfTightBlocksAndKeepsTheSame) {
   const CaseShape shape;
@@ -228,10 +238,7 @@ TEST(SkipByBound, LooksAtFewOfTightBlocksAndKeepsTheSame) {
       prompt.k[i] = 0.95f * prompt.k[first] + 0.05f * prompt.k[i];
     }
     WholePrompt whole(shape, prompt, settings);
-    BlockSelection seen, skipped;
-    select_blocks(whole.call.params, {}, seen);
-    whole.call.params.settings.skip_by_bound = true;
-    select_blocks(whole.call.params, {}, skipped);
+    const auto [seen, skipped] = SeenAndSkipped(whole);
     EXPECT_EQ(skipped.begin, seen.begin);
     EXPECT_EQ(skipped.blocks, seen.blocks);
     EXPECT_EQ(seen.skipped_pairs, 0);
@@ -251,10 +258,7 @@ TEST(SkipByBound, KeepsBlocksThatAreNotFinite) {
   prompt.k[static_cast<size_t>(row * shape.num_kv_heads * shape.head_dim)] =
       std::numeric_limits<float>::quiet_NaN();
   WholePrompt whole(shape, prompt, settings);
-  BlockSelection seen, skipped;
-  select_blocks(whole.call.params, {}, seen);
-  whole.call.params.settings.skip_by_bound = true;
-  select_blocks(whole.call.params, {}, skipped);
+  const auto [seen, skipped] = SeenAndSkipped(whole);
   EXPECT_EQ(skipped.blocks, seen.blocks);
   EXPECT_EQ(skipped.non_finite_pairs, seen.non_finite_pairs);
   EXPECT_GT(seen.non_finite_pairs, 0);
