@@ -11,6 +11,7 @@
 #include "tests/attention/cuda_mirror.h"
 #include "tests/cases/float8_case.h"
 #include "tests/cases/tolerances.h"
+#include "tests/support/relative_error.h"
 
 namespace fovea {
 namespace {
@@ -28,18 +29,6 @@ class CudaFloat8 : public testing::Test {
     if (const std::string reason = cases::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
-
-/// ||actual - expected|| / ||expected|| over elements [begin, end) that are finite.
-double relative_error(const std::vector<float>& actual, const std::vector<float>& expected,
-                      size_t begin, size_t end) {
-  double error = 0, norm = 0;
-  for (size_t i = begin; i < end; ++i) {
-    if (!std::isfinite(expected[i])) continue;
-    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return error == 0 ? 0 : std::sqrt(error / norm);
-}
 
 /// The table's case as the kernel has it.
 AttentionCase on_gpu(AttentionCase shape) {
@@ -170,7 +159,7 @@ TEST_F(CudaFloat8, TheErrorDoesNotGrowWithTheLength) {
     mirror.run(cuda_attention_backend());
     reference_attention_backend().run(codes.params(), {});
     const std::vector<float> expected = codes.out();
-    const double error = relative_error(mirror.out(), expected, 0, expected.size());
+    const double error = test::relative_error(mirror.out(), expected);
     std::printf("  %ld keys: relative error %.3g\n", kv_len, error);
     if (first == 0) first = error;
     EXPECT_LE(error, 1.25 * first) << kv_len;
