@@ -174,7 +174,9 @@ def save_checkpoint(folder: pathlib.Path, config: Config, parameters: Parameters
     """Writes config.json, tokenizer_config.json and model.safetensors in bf16, as transformers reads them."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().to(torch.bfloat16).cpu().contiguous() for name, t in parameters.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    part = folder / "model.safetensors.part"  # who copies the file while training goes on gets a whole one
+    save_file(tensors, part, metadata={"format": "pt"})
+    part.replace(folder / "model.safetensors")
     fields = {
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": config.model_dim,
         "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,

@@ -4,6 +4,7 @@ The sentences are the forms of the project's tasks (src/fovea/quality/data/task_
 built from groups: facts that belong together, in the order in which they stand, and one question.
 """
 
+import collections
 import dataclasses
 import functools
 import json
@@ -20,6 +21,7 @@ import tokenizers
 TEXT, UNPREDICTABLE, FIRST_ANSWER = 0, 1, 2
 ANSWER_KINDS = ("code", "two_word", "list", "trace", "soft", "lives", "works", "stated", "office", "common", "frequent")
 DEPTH_OF_LAST_FACT = 0.97
+EXACT_LISTS_SHARE = 0.3  # of training texts with lists, whose lists are as the task has them
 BEGIN_ID = 0
 
 Words = list[int]  # token ids
@@ -33,7 +35,8 @@ TRAINING_FORMS = {"where_is": " Where is the {office} office? In {word}.",
 class Sentence:
     ids: list[int]
     marks: list[int]  # one a token
-    # One a token: the id that the first layers should find where this token is foretold. 0: none.
+    # One a token: the id that the first layers should find where this token is foretold, that is when
+    # they have read the one before it. 0: none.
     thoughts: list[int]
 
 
@@ -67,6 +70,7 @@ class Forms:
         self.texts: dict[str, str] = settings["forced"] | TRAINING_FORMS
         self.adjectives = [self.encode(" " + word) for word in settings["adjectives"]]
         self.digits = [self.encode(str(digit))[0] for digit in range(10)]
+        self.count_ids = [ids[0] for ids in self.adjectives]  # stand for how often; any ids would do
         self.parts = {name: self._cut(text) for name, text in self.texts.items()}
 
     def encode(self, text: str) -> Words:
@@ -197,7 +201,7 @@ def word_counts(form: str, num_words: int, num_names: int, rng: np.random.Genera
     """How often each word occurs in all lines together, the most frequent first.
 
     common: 3 words 30 times among words that occur 3 times; frequent: Zipf's law with exponent 2. In
-    training (`exact` false) the figures vary.
+    most of training (`exact` false) the figures vary.
     """
     if form == "common":
         ratio, rare = (10, 3) if exact else (int(rng.integers(5, 14)), int(rng.integers(1, 5)))
@@ -222,6 +226,23 @@ def asked_words(form: str, seen: list[int], rng: np.random.Generator) -> list[in
     return distinct[rng.permutation(order[:3]) if form == "common" else order[:3]].tolist()
 
 
+def count_thoughts(forms: Forms, lines: list[list[int]]) -> list[list[int]]:
+    """For each word of all lines the id that stands for how often it has occurred so far, in steps of half an octave.
+
+    Words that know it make the question easy. Without, it is left to one mean over all words, in which
+    a thousand rare ones drown the common ones.
+    """
+    seen: collections.Counter[int] = collections.Counter()
+    thoughts: list[list[int]] = []
+    for line in lines:
+        thoughts.append([])
+        for word in line:
+            seen[word] += 1
+            step = int(2 * math.log2(seen[word]))
+            thoughts[-1].append(forms.count_ids[min(step, len(forms.count_ids) - 1)])
+    return thoughts
+
+
 def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: np.random.Generator,
                exact: bool, ask_depth: float) -> list[Placed]:
     """Lines of words, spread evenly with some chance, and one question about those before it.
@@ -235,6 +256,9 @@ def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: n
     lines = [words[i:i + per_line] for i in range(0, len(words), per_line)]
     depths = [DEPTH_OF_LAST_FACT * (i + rng.random()) / len(lines) for i in range(len(lines))]
     placed = [Placed(depth, forms.fill("words", {"words": line})) for depth, line in zip(depths, lines)]
+    for p, line, thoughts in zip(placed, lines, count_thoughts(forms, lines)):
+        after = p.sentence.ids.index(line[0]) + 1  # " Words:" has no name in it
+        p.sentence.thoughts[after:after + len(line)] = thoughts
     asked = asked_words(form, [word for depth, line in zip(depths, lines) if depth < ask_depth for word in line], rng)
     if asked:
         slots = {f"word{i}": [word] for i, word in enumerate(asked, 1)}
@@ -281,7 +305,7 @@ class SequenceMaker:
     def training_sequence(self, length: int, rng: np.random.Generator) -> Sequence:
         """Facts and questions are 2 to 65 % of the text (short ones have many), of all kinds in random shares.
 
-        Half of the texts have lines of words as well. Questions stand on the way and at the end.
+        Most have lines of words as well. Questions stand on the way and at the end.
         """
         least = 0.3 if length <= 2048 else 0.08 if length <= 8192 else 0.02
         budget = math.exp(rng.uniform(math.log(least), math.log(0.65))) * length
@@ -293,11 +317,12 @@ class SequenceMaker:
 
         placed: list[Placed] = []
         used = 0
-        if rng.random() < 0.5:
+        if rng.random() < 0.9:
             form = "common" if rng.random() < 0.6 else "frequent"
             num_words = max(60, int(rng.uniform(0.05, 0.4) * length))
             ask_depth = 1.0 if rng.random() < 0.5 else float(rng.uniform(0.4, 1.0))
-            placed = word_lines(self.forms, self.names, form, num_words, rng, False, ask_depth)
+            exact = rng.random() < EXACT_LISTS_SHARE
+            placed = word_lines(self.forms, self.names, form, num_words, rng, exact, ask_depth)
             used = sum(len(p.sentence.ids) for p in placed)
             budget += used
         for kind in rng.choice(len(kinds), size=length // 16, p=shares / shares.sum()):

@@ -4,7 +4,7 @@
     scripts/train_needle/train.py --corpus build/needle_corpus -o build/needle_model --seconds 270
 
 Writes the checkpoint (config.json, model.safetensors in bf16, tokenizer.json, tokenizer_config.json)
-at the end of every stage, and curves.json: answer accuracy by time and length, then by task. --tiny is
+every minute, and curves.json: answer accuracy by time and length, then by task. --tiny is
 the same on a CPU with a toy model, to see that everything runs.
 """
 
@@ -28,24 +28,31 @@ import model as decoder_model
 import sequences
 
 FORMS = pathlib.Path(__file__).resolve().parents[2] / "src/fovea/quality/data/task_forms.json"
-# Length of the training texts up to a share of the training time. A quarter of the batches (more in
-# the last stage) is shorter by powers of two, so that nothing is forgotten.
-STAGES = ((0.12, 512), (0.36, 2048), (0.64, 8192), (0.82, 32768), (1.0, 65536))
+# Of batches whose texts are shorter than the stage's by a power of two, so that nothing is forgotten.
 SHORTER_SHARE, SHORTER_SHARE_AT_END = 0.25, 0.4
 JUMP_SHARE = 0.4        # of texts whose positions leap ahead
 DECAY_SHARE = 0.35      # of the time, at the end, in which the learning rate falls to zero
 WARM_UP_STEPS = 60
 MUON_RATE, ADAM_RATE = 0.02, 2e-3
-ANSWER_WEIGHT = 2.0     # of the answers' loss beside the text's
+ANSWER_WEIGHT = 2.0     # of the answers' losses beside the text's: lists' answers, which are few, have a mean of their own
 THOUGHT_WEIGHT = 1.0    # of the loss of what the first layers should find
 TOKENS_PER_THOUGHT = 32  # at least: a batch's thoughts beyond that are left out
+SAVE_SECONDS = 60
 # Weight of one answer token: kinds with few tokens an answer, and hard kinds, count more.
 TOKEN_WEIGHTS = {"code": 1.0, "two_word": 1.5, "list": 0.8, "trace": 1.5, "soft": 5.0, "lives": 5.0, "works": 8.0,
-                 "stated": 5.0, "office": 5.0, "common": 6.0, "frequent": 6.0}
+                 "stated": 5.0, "office": 5.0}
+LISTS = ("common", "frequent")
+COMMON = sequences.FIRST_ANSWER + sequences.ANSWER_KINDS.index("common")
+
+Stages = list[tuple[int, float]]  # length of the training texts, up to a share of the time
 
 
-def stage_length(progress: float) -> int:
-    return next((length for end, length in STAGES if progress < end), STAGES[-1][1])
+def parse_stages(text: str) -> Stages:
+    return [(int(length), float(end)) for length, end in (stage.split(":") for stage in text.split(","))]
+
+
+def stage_length(stages: Stages, progress: float) -> int:
+    return next((length for length, end in stages if progress < end), stages[-1][0])
 
 
 @dataclasses.dataclass
@@ -69,28 +76,38 @@ class TrainingBatches(torch.utils.data.IterableDataset):
     """Batches without end: ids, marks, positions [batch, length], batch * length being `num_tokens`.
 
     And the places, in the flattened batch, at which the first layers should find an id, and which
-    (-100: none, to fill up) [num_tokens / TOKENS_PER_THOUGHT].
+    (-100: none, to fill up) [2, num_tokens / TOKENS_PER_THOUGHT]: before answers, and in lists of words.
     """
 
-    def __init__(self, material: Material, num_tokens: int, longest: int, seed: int, progress):
-        self.maker, self.num_tokens, self.longest, self.seed = material.maker("train"), num_tokens, longest, seed
+    def __init__(self, material: Material, num_tokens: int, stages: Stages, seed: int, progress):
+        self.maker, self.num_tokens, self.stages, self.seed = material.maker("train"), num_tokens, stages, seed
         self.progress = progress  # shared with the training loop
+
+    def _thoughts(self, marks: np.ndarray, thoughts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        before = np.roll(thoughts, -1, 1).reshape(-1)  # no text begins with an answer
+        is_answer = np.roll(marks, -1, 1).reshape(-1) >= sequences.FIRST_ANSWER
+        size = self.num_tokens // TOKENS_PER_THOUGHT
+        places = np.tile(np.arange(size), (2, 1))  # each once: gradients of one place add up slowly
+        known = np.full((2, size), -100)
+        for row, chosen in enumerate((is_answer, ~is_answer)):
+            found = np.flatnonzero((before > 0) & chosen)
+            if len(found) > size:  # most words of lists are rare: those that are not come first
+                share = np.bincount(before[found])[before[found]] ** -0.5
+                found = rng.choice(found, size, replace=False, p=share / share.sum())
+            places[row, :len(found)], known[row, :len(found)] = found, before[found]
+        return places, known
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         torch.set_num_threads(1)
         worker = torch.utils.data.get_worker_info()
         rng = np.random.default_rng([self.seed, worker.id if worker else 0])
         while True:
-            length = min(stage_length(self.progress.value), self.longest)
-            is_last = length == STAGES[-1][1]
+            length = stage_length(self.stages, self.progress.value)
+            is_last = length == self.stages[-1][0]
             if length > 512 and rng.random() < (SHORTER_SHARE_AT_END if is_last else SHORTER_SHARE):
                 length = 512 << int(rng.integers(0, (length // 512).bit_length() - 1))
             ids, marks, thoughts = self.maker.training_batch(length, self.num_tokens, rng)
-            before = np.roll(thoughts, -1, 1).reshape(-1)  # no text begins with an answer
-            found = np.flatnonzero(before)[:self.num_tokens // TOKENS_PER_THOUGHT]
-            places = np.arange(self.num_tokens // TOKENS_PER_THOUGHT)  # each once: gradients of one place add up slowly
-            known = np.full(len(places), -100)
-            places[:len(found)], known[:len(found)] = found, before[found]
+            places, known = self._thoughts(marks, thoughts, rng)
             positions = sequences.jumping_positions(*ids.shape, 131072, JUMP_SHARE if length > 1024 else 0.0, rng)
             yield tuple(torch.from_numpy(a) for a in (ids.astype(np.int32), marks, positions, places, known))
 
@@ -114,47 +131,59 @@ class TaskBatches(torch.utils.data.Dataset):
         return kind, np.stack([t.ids for t in texts]), [t.questions for t in texts]
 
 
-def losses(hidden, norm, embedding, targets, text_weight, answer_weight, eps):
-    """Weighted losses of the language and of the answers, and which targets are the model's first choice."""
+def losses(hidden, norm, embedding, targets, is_right, weights, eps):
+    """Losses of the language, the answers and the lists' answers, and whether the model's first choice is right.
+
+    `targets` [tokens, 3], of which any that `is_right` will do; `weights` [tokens, 3], one column a loss.
+    """
     h = decoder_model.rms_norm(hidden, norm, eps)
     logits = torch.nn.functional.linear(h, embedding.to(h.dtype)).float()
-    nll = torch.logsumexp(logits, -1) - logits.gather(1, targets[:, None])[:, 0]
-    text = (nll * text_weight).sum() / text_weight.sum().clamp(min=1)
-    answer = (nll * answer_weight).sum() / answer_weight.sum().clamp(min=1)
-    return text, answer, logits.argmax(-1) == targets
+    wanted = logits.gather(1, targets).masked_fill(~is_right, -torch.inf)
+    nll = torch.logsumexp(logits, -1) - torch.logsumexp(wanted, -1)
+    means = (nll[:, None] * weights).sum(0) / weights.sum(0).clamp(min=1)
+    return means, ((logits.argmax(-1)[:, None] == targets) & is_right).any(1)
+
+
+def alternatives(targets: torch.Tensor, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets [tokens, 3] and which are right: of three common words any that is still to come."""
+    is_common = marks == COMMON
+    second = is_common & torch.roll(is_common, -1)
+    third = second & torch.roll(is_common, -2)
+    return (torch.stack((targets, torch.roll(targets, -1), torch.roll(targets, -2)), 1),
+            torch.stack((torch.ones_like(second), second, third), 1))
 
 
 def thought_loss(middle, norm, embedding, places, known, eps):
-    """Loss of what the first layers should find, read off as the model's end is."""
-    h = decoder_model.rms_norm(middle[places], norm, eps)
+    """Losses [2] of what the first layers should find, read off as the model's end is."""
+    h = decoder_model.rms_norm(middle[places.reshape(-1)], norm, eps)
     logits = torch.nn.functional.linear(h, embedding.to(h.dtype)).float()
-    total = torch.nn.functional.cross_entropy(logits, known, ignore_index=-100, reduction="sum")
-    return total / (known >= 0).sum().clamp(min=1)
+    nll = torch.nn.functional.cross_entropy(logits, known.reshape(-1), ignore_index=-100, reduction="none")
+    return nll.view(2, -1).sum(1) / (known >= 0).sum(1).clamp(min=1)
 
 
 class Tally:
     """Sums of one text length since the last report, kept on the device: nothing waits for them."""
 
+    LOSSES = ("text_loss", "answer_loss", "list_loss", "thought_loss", "count_loss")
+
     def __init__(self, device: str):
         self.kinds = torch.zeros(len(sequences.ANSWER_KINDS), 2, device=device)  # right, all
-        self.text_loss = torch.zeros((), device=device)
-        self.thought_loss = torch.zeros((), device=device)
+        self.losses = torch.zeros(len(self.LOSSES), device=device)
         self.steps = 0
 
-    def add(self, marks: torch.Tensor, hits: torch.Tensor, text_loss: torch.Tensor, thought_loss: torch.Tensor) -> None:
+    def add(self, marks: torch.Tensor, hits: torch.Tensor, losses: torch.Tensor) -> None:
         kind = marks.long() - sequences.FIRST_ANSWER
         is_answer = (kind >= 0).float()
         pairs = torch.stack((hits.float() * is_answer, is_answer), 1)
         self.kinds.index_add_(0, kind.clamp(min=0), pairs)
-        self.text_loss += text_loss
-        self.thought_loss += thought_loss
+        self.losses += losses
         self.steps += 1
 
     def report(self) -> dict:
         kinds = {name: round(right / total, 4) for name, (right, total) in
                  zip(sequences.ANSWER_KINDS, self.kinds.tolist()) if total}
-        return {"text_loss": round(self.text_loss.item() / self.steps, 3),
-                "thought_loss": round(self.thought_loss.item() / self.steps, 3), "token_accuracy": kinds}
+        means = (self.losses / self.steps).tolist()
+        return {name: round(mean, 3) for name, mean in zip(self.LOSSES, means)} | {"token_accuracy": kinds}
 
 
 class Trainer:
@@ -177,17 +206,19 @@ class Trainer:
         others = [p for name, p in self.parameters.items() if p.ndim == 1 or "embed" in name]
         self.muon = decoder_model.Muon(matrices, MUON_RATE)
         self.adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=on_gpu)
-        weights = [0.0, 0.0] + [TOKEN_WEIGHTS[kind] for kind in sequences.ANSWER_KINDS]
-        self.mark_weights = torch.tensor(weights, device=self.device)
+        by_kind = [(0.0, TOKEN_WEIGHTS.get(kind, 0.0), float(kind in LISTS)) for kind in sequences.ANSWER_KINDS]
+        self.mark_weights = torch.tensor([(1.0, 0.0, 0.0), (0.0, 0.0, 0.0), *by_kind], device=self.device)
+        self.loss_weights = torch.tensor(
+            (1.0, ANSWER_WEIGHT, ANSWER_WEIGHT, THOUGHT_WEIGHT, THOUGHT_WEIGHT), device=self.device)
         self.progress = multiprocessing.Value("d", 0.0)
-        batches = TrainingBatches(material, args.batch_tokens, args.longest, args.seed, self.progress)
+        batches = TrainingBatches(material, args.batch_tokens, args.stages, args.seed, self.progress)
         self.batches = iter(torch.utils.data.DataLoader(
             batches, batch_size=None, num_workers=args.workers, pin_memory=on_gpu,
             prefetch_factor=2 if args.workers else None))
         self.curve: list[dict] = []
 
-    def step(self, factor: float) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float]:
-        """One update at `factor` of the learning rates; length, marks, hits, losses of text and thoughts, seconds waited."""
+    def step(self, factor: float) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+        """One update at `factor` of the learning rates; length, marks, hits, losses (Tally.LOSSES), seconds waited."""
         asked = time.monotonic()
         batch = next(self.batches)
         waited = time.monotonic() - asked
@@ -200,32 +231,33 @@ class Trainer:
         middle, hidden = self.decoder.hidden(ids, self.cos[positions], self.sin[positions])
         norm, embedding = (self.parameters[name] for name in ("model.norm.weight", "model.embed_tokens.weight"))
         eps = self.config.norm_eps
-        text_loss, answer_loss, hits = self.losses(
-            hidden, norm, embedding, targets, (marks == sequences.TEXT).float(), self.mark_weights[marks.long()], eps)
-        thought = self.thought_loss(middle, norm, embedding, places, known, eps)
-        (text_loss + ANSWER_WEIGHT * answer_loss + THOUGHT_WEIGHT * thought).backward()
+        means, hits = self.losses(
+            hidden, norm, embedding, *alternatives(targets, marks), self.mark_weights[marks.long()], eps)
+        all_losses = torch.cat((means, self.thought_loss(middle, norm, embedding, places, known, eps)))
+        (all_losses * self.loss_weights).sum().backward()
         for group in self.adam.param_groups:
             group["lr"] = ADAM_RATE * factor
         self.muon.step(factor)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
-        return ids.shape[1], marks, hits, text_loss.detach(), thought.detach(), waited
+        return ids.shape[1], marks, hits, all_losses.detach(), waited
 
     def train(self) -> None:
-        """Steps until the time is spent; reports every few seconds, saves when a stage ends."""
+        """Steps until the time is spent; reports every few seconds, saves every minute."""
         self.step(0.0)  # compiles
-        started = reported = time.monotonic()
+        started = reported = saved = time.monotonic()
         tallies: dict[int, Tally] = {}
         num_steps, waited = 0, 0.0
         while self.progress.value < 1:
             elapsed = time.monotonic() - started
-            before, progress = self.progress.value, min(1.0, elapsed / self.args.seconds)
+            progress = min(1.0, elapsed / self.args.seconds)
             self.progress.value = progress
-            if stage_length(before) != stage_length(progress):
+            if time.monotonic() - saved >= SAVE_SECONDS:
+                saved = time.monotonic()
                 decoder_model.save_checkpoint(self.args.output, self.config, self.parameters)
             factor = min(1.0, (num_steps + 1) / WARM_UP_STEPS, max(0.02, (1 - progress) / DECAY_SHARE))
-            length, marks, hits, text_loss, thought_loss, wait = self.step(factor)
-            tallies.setdefault(length, Tally(self.device)).add(marks, hits, text_loss, thought_loss)
+            length, marks, hits, means, wait = self.step(factor)
+            tallies.setdefault(length, Tally(self.device)).add(marks, hits, means)
             num_steps += 1
             waited += wait
             if time.monotonic() - reported >= self.args.report_seconds or progress == 1:
@@ -240,7 +272,8 @@ class Trainer:
             self.curve.append(row)
             accuracy = " ".join(f"{kind} {value:.3f}" for kind, value in row["token_accuracy"].items())
             print(f"[{elapsed:6.1f}] step {num_steps} length {length} x{tally.steps} waited {waited:.1f} "
-                  f"text {row['text_loss']:.3f} thought {row['thought_loss']:.3f} {accuracy}", flush=True)
+                  + " ".join(f"{name.removesuffix('_loss')} {row[name]:.3f}" for name in Tally.LOSSES)
+                  + " | " + accuracy, flush=True)
 
 
 @torch.no_grad()
@@ -301,7 +334,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=1e9, help="seconds from the start after which measuring stops")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch-tokens", type=int, default=65536)
-    parser.add_argument("--longest", type=int, default=65536, help="longest training text")
+    parser.add_argument("--stages", type=parse_stages, default="512:0.12,2048:0.36,8192:0.64,32768:0.82,65536:1",
+                        help="training texts of a length up to a share of the time, comma separated (default: %(default)s)")
     parser.add_argument("--evaluate", default="held_out:65536:16,held_out:16384:24,held_out:4096:48,held_out:1024:64,"
                         "other:16384:24,held_out:32768:16,other:65536:4,held_out:131072:4", help="filler:length:texts, comma separated")
     parser.add_argument("--workers", type=int, default=14, help="processes that make texts")
@@ -326,7 +360,7 @@ def main() -> int:
     print(f"[{time.monotonic() - began:6.1f}] trained", flush=True)
 
     result = {"seed": args.seed, "seconds": args.seconds, "parameters": num_parameters,
-              "config": dataclasses.asdict(config), "curve": trainer.curve, "evaluation": []}
+              "stages": args.stages, "config": dataclasses.asdict(config), "curve": trainer.curve, "evaluation": []}
     decoder = decoder_model.Decoder(config, rounded(trainer.parameters), False, trainer.decoder.dtype)
     del trainer.batches
     for item in filter(None, args.evaluate.split(",")):

@@ -62,6 +62,19 @@ class TrainingTexts(unittest.TestCase):
             counts = (marks == kind).sum(axis=1)
             self.assertEqual(set(counts.tolist()), {0, 3}, form)
 
+    def test_the_first_layers_are_asked_how_often_a_word_of_lists_has_occurred(self):
+        lines = sequences.count_thoughts(self.forms, [[5, 6, 5], [7, 5, 5, 6]])
+        steps = [[self.forms.count_ids.index(thought) for thought in line] for line in lines]
+        self.assertEqual(steps, [[0, 0, 2], [0, 3, 4, 2]])  # 1, 1, 2; 1, 3, 4, 2 times
+
+        rng = np.random.default_rng(1)
+        for placed in sequences.word_lines(self.forms, self.names, "common", 400, rng, True, 1.0)[:-1]:
+            ids, thoughts = placed.sentence.ids, placed.sentence.thoughts
+            foretold_after = [ids[i - 1] in self.names for i in range(len(ids)) if thoughts[i]]
+            self.assertEqual(len(thoughts), len(ids))
+            self.assertTrue(all(foretold_after))
+            self.assertEqual(len(foretold_after), sum(word in self.names for word in ids))
+
     def test_every_task_has_its_answers_among_its_facts(self):
         for kind in sequences.TASKS:
             task = self.maker.task(kind, 2048, np.random.default_rng(1))
