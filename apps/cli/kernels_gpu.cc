@@ -120,6 +120,7 @@ void GpuKernels::pages() {
     KernelRow& row = add(fmt::format("pages of {}", page_size), k32K, work, timing);
     compare(row, "ratio_to_contiguous", contiguous_ms / timing.median_ms, " of contiguous",
             {0.95, 0.99});
+    row.figures["as_engine"] = page_size == SelectorSettings{}.block_size;
   }
 }
 
