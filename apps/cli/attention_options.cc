@@ -121,6 +121,16 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
           "witness do unless told")
       ->capture_default_str()
       ->group(kSelectionGroup);
+  command
+      .add_option_function<std::string>(
+          "--layer-budgets",
+          [&options](const std::string& text) {
+            options.layer_budgets = parse_positive_numbers(text, "--layer-budgets");
+          },
+          "What each layer's density is over --density, one number a layer; fovea calibrate "
+          "--per-layer finds them")
+      ->type_name("X,X,...")
+      ->group(kSelectionGroup);
   add_knob(command, "--alpha-base", selector.alpha_base,
            "Keep a block that scores this share of the best one");
   add_knob(command, "--alpha-rescue", selector.alpha_rescue, "The same for rescue's second branch");
@@ -213,6 +223,7 @@ AttentionSettings attention_settings(const std::string& name, const AttentionOpt
   settings.selector = options.selector;
   apply_method_name(name, *settings.selector);
   settings.selector->density = options.density.value_or(default_density(settings.selector->method));
+  settings.layer_budgets = options.layer_budgets;
   settings.periphery = options.periphery;
   settings.min_sparse_len = options.min_sparse_len;
   settings.sparse_decode = options.sparse_decode;

@@ -16,7 +16,8 @@ namespace fovea::cli {
 /// The knobs as given; methods come by name, so that one set of knobs serves several methods.
 struct AttentionOptions {
   SelectorSettings selector;
-  std::optional<float> density;  // none: the method's own
+  std::optional<float> density;      // none: the method's own
+  std::vector<float> layer_budgets;  // as AttentionSettings has them
   bool periphery = false;
   bool sparse_decode = false;
   bool f8_kv = false;

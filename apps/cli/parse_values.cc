@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "fovea/base/error.h"
@@ -57,6 +58,20 @@ std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view o
   }
   check_argument(!values.empty(), "{} is empty", option);
   return values;
+}
+
+std::vector<float> parse_positive_numbers(std::string_view text, std::string_view option) {
+  std::vector<float> numbers;
+  for (const std::string& part : split_list(text, option)) {
+    float number = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    const bool whole = error == std::errc() && end == part.data() + part.size();
+    check_argument(whole && std::isfinite(number) && number > 0,
+                   "{} must be positive numbers, not \"{}\"", option, part);
+    numbers.push_back(number);
+  }
+  check_argument(!numbers.empty(), "{} is empty", option);
+  return numbers;
 }
 
 }  // namespace fovea::cli

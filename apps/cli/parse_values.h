@@ -20,4 +20,7 @@ int64_t parse_tokens(std::string_view text, std::string_view option);
 /// end. Throws as above, and when the list is empty.
 std::vector<int64_t> parse_tokens_list(std::string_view text, std::string_view option);
 
+/// "1.5,0.25" -> {1.5, 0.25}. Throws as above unless each is a positive, finite number.
+std::vector<float> parse_positive_numbers(std::string_view text, std::string_view option);
+
 }  // namespace fovea::cli

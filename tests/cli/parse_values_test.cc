@@ -43,6 +43,13 @@ TEST(ParseTokens, RangesDouble) {
   }
 }
 
+TEST(ParsePositiveNumbers, TakesThemOrNamesWhatIsWrong) {
+  EXPECT_THAT(parse_positive_numbers("1.5, 0.25,3", "--layer-budgets"), ElementsAre(1.5, 0.25, 3));
+  for (const char* text : {"", "0", "-1", "nan", "inf", "1e99", "1,,2", "1x"}) {
+    EXPECT_THROW(parse_positive_numbers(text, "--layer-budgets"), Error) << text;
+  }
+}
+
 TEST(ParseTokens, NamesWhatIsWrong) {
   for (const char* text :
        {"", "0", "-5", "K", "4.5K", "8KB", "99999999999999999999", "9223372036854775807K"}) {

@@ -13,6 +13,7 @@
 #include "fovea/base/error.h"
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/page_key.h"
+#include "fovea/model_io/model_config.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/sampling.h"
 #include "fovea/selector/selection_rules.h"
@@ -464,6 +465,53 @@ TEST(F8Kv, NeitherChunksNorDecodeChangeWhatIsHeld) {
   std::vector<float> got;
   for (size_t i = 650; i < tokens.size(); ++i) got = copy(stepwise.decode(tokens[i]));
   EXPECT_LT(relative_error(got, want), 0.1);
+}
+
+TEST(LayerBudgets, MultiplyEachLayersDensity) {
+  const auto model = needle();
+  const auto num_layers = static_cast<size_t>(model->config().num_layers);
+  const std::vector<int32_t> tokens = made_up_tokens(4096);
+  SessionOptions options = sparse_options(SelectorMethod::kCentroid, 0.2f);
+  const uint64_t alike = root_page_key(*model, options.attention, true);
+  const auto first_heads = [&] {
+    Session session(model, options);
+    session.prefill(tokens);
+    std::vector<double> density;
+    for (size_t layer = 0; layer < num_layers; ++layer) {
+      density.push_back(
+          session.report().head_density[layer * session.report().head_density.size() / num_layers]);
+    }
+    return density;
+  };
+  const std::vector<double> fifth = first_heads();
+  options.attention.selector->density = 0.4f;
+  const std::vector<double> two_fifths = first_heads();
+  EXPECT_GT(two_fifths[1], fifth[1]);
+
+  options.attention.selector->density = 0.2f;
+  options.attention.layer_budgets.assign(num_layers, 1);
+  options.attention.layer_budgets[1] = 2;
+  options.attention.layer_budgets[2] = 100;
+  const std::vector<double> mixed = first_heads();
+  EXPECT_EQ(mixed[0], fifth[0]);
+  EXPECT_EQ(mixed[1], two_fifths[1]);
+  EXPECT_EQ(mixed[2], 1);
+  EXPECT_NE(root_page_key(*model, options.attention, true), alike);
+}
+
+TEST(LayerBudgets, MustBeOneForEachLayerAndMultiplyADensity) {
+  const auto model = needle();
+  SessionOptions options = sparse_options(SelectorMethod::kCentroid, 0.2f);
+  options.attention.layer_budgets = {1, 1};
+  EXPECT_THAT(error_of([&] { Session session(model, options); }),
+              testing::HasSubstr("one for each layer, got 2"));
+  options.attention.layer_budgets.assign(static_cast<size_t>(model->config().num_layers), 0);
+  EXPECT_THAT(error_of([&] { Session session(model, options); }),
+              testing::HasSubstr("positive and finite, got 0"));
+  options.attention.layer_budgets.assign(static_cast<size_t>(model->config().num_layers), 1);
+  options.attention.selector->density = 0;
+  EXPECT_THAT(error_of([&] { Session session(model, options); }),
+              testing::HasSubstr("kept by threshold"));
 }
 
 TEST(F8Kv, PagesOfTheTwoTypesDoNotMix) {

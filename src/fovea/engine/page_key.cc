@@ -1,6 +1,6 @@
 #include "fovea/engine/page_key.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <string_view>
@@ -57,7 +57,8 @@ uint64_t root_page_key(const Model& model, const AttentionSettings& attention, b
   std::string text = fmt::format("{} {}", model.path(), dtype_name(model.compute_dtype()));
   if (attention.f8_kv) text += " f8";
   if (sparse) {
-    text += fmt::format(" {} {}", settings_text(*attention.selector), attention.periphery);
+    text += fmt::format(" {} {} {}", settings_text(*attention.selector),
+                        fmt::join(attention.layer_budgets, ","), attention.periphery);
   }
   return hash_bytes(0xcbf29ce484222325u, text);
 }

@@ -6,6 +6,7 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/engine/kv_cache.h"
+#include "fovea/engine/layer_budgets.h"
 #include "fovea/engine/memory_plan.h"
 #include "fovea/engine/page_key.h"
 #include "fovea/engine/step_observer.h"
@@ -84,6 +85,7 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   check_argument(model != nullptr, "model must not be null");
   if (selector) {
     check_selector_settings(*selector);
+    check_layer_budgets(options.attention.layer_budgets, *selector, config().num_layers);
     if (selector->method == SelectorMethod::kAll) selector.reset();
   }
   check_argument(options.attention.selector.has_value() || !options.attention.periphery,
@@ -299,6 +301,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
       ForwardStep step;
       step.tokens = prompt.subspan(offset, static_cast<size_t>(count));
       step.selector = sparse && into_block == 0 ? &in_force : nullptr;
+      step.layer_budgets = options.attention.layer_budgets;
       step.periphery = options.attention.periphery;
       step.prompt_len = end;
       step.check_cancel = [&] { throw_if_cancelled(prefill); };
@@ -405,6 +408,7 @@ std::span<const float> Session::decode(int32_t token) {
       in_force.min_sparse_len = 0;
       in_force.dense_tail_blocks = 0;  // of prompts
       step.selector = &in_force;
+      step.layer_budgets = impl.options.attention.layer_budgets;
       step.periphery = impl.options.attention.periphery;
     }
     impl.forward(step, true, start);

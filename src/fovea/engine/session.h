@@ -22,6 +22,10 @@ class StepObserver;  // engine/step_observer.h
 /// How the layers attend.
 struct AttentionSettings {
   std::optional<SelectorSettings> selector;  // empty: dense
+  /// Each layer's budget over the selector's density: one positive number for each layer of the
+  /// model (those of layers that attend locally are not used); empty: 1 for all. A layer's density
+  /// ends at 1.
+  std::vector<float> layer_budgets;
   /// Blocks that a row does not read are seen through their means, in all layers but the first.
   bool periphery = false;
   /// Prompts with fewer tokens are read densely, because sparse would not be faster: 0 for never,

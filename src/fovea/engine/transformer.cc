@@ -7,6 +7,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/base/parallel.h"
+#include "fovea/engine/layer_budgets.h"
 #include "fovea/engine/weights.h"
 #include "fovea/engine/work_count.h"
 #include "fovea/ops/cpu/row_kernels.h"
@@ -429,7 +430,7 @@ const BlockSelectionView& Transformer::select_layer(const ForwardStep& step, int
   params.stats = stats;
   params.softmax_scale = static_cast<float>(model_.config().softmax_scale);
   params.prompt_lens = input_.prompt_len();
-  params.settings = *step.selector;
+  params.settings = settings_of_layer(*step.selector, step.layer_budgets, layer);
   const BlockSelectionView& selection = selection_->select(params);
   workers_->lap(StepOp::kSelection, layer);
   if (observer_ != nullptr) observer_->selected(layer, params, selection);

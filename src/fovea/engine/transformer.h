@@ -28,6 +28,7 @@ struct ForwardStep {
   KvCache* cache = nullptr;
   std::span<const int32_t> page_table;         // pages for all positions up to the last token's
   const SelectorSettings* selector = nullptr;  // null: dense
+  std::span<const float> layer_budgets;        // as AttentionSettings has them
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed already
   bool periphery = false;
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
