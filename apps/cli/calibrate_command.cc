@@ -1,10 +1,11 @@
 #include "apps/cli/calibrate_command.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,12 +23,15 @@
 #include "fovea/base/error.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/quality/calibrate.h"
+#include "fovea/quality/layer_losses.h"
+#include "fovea/quality/match_density.h"
 #include "fovea/tokenizer/tokenizer.h"
 
 namespace fovea::cli {
 namespace {
 
 using quality::AttentionLoss;
+using quality::LayerLosses;
 using quality::LossKind;
 using quality::LossMeter;
 
@@ -47,6 +51,7 @@ struct CalibrateOptions {
   bool certain = false;
   std::string loss = "agreement";
   std::string by = "density";
+  bool per_layer = false;
   std::string length = "8K";
   int64_t num_windows = 2;
   std::vector<std::string> also_lengths;
@@ -58,6 +63,7 @@ struct CalibrateOptions {
 // What was measured with one value of what is looked for.
 struct Point {
   double value = 0;
+  AttentionSettings settings;
   AttentionLoss loss;
 };
 
@@ -69,8 +75,9 @@ struct Transfer {
 
 struct Calibration {
   LossKind kind;
-  std::vector<Point> points;     // in the order of the grid
-  std::optional<size_t> picked;  // of points
+  std::optional<LayerLosses> layers;  // with --per-layer
+  std::vector<Point> points;          // in the order of the grid
+  std::optional<size_t> picked;       // of points
   std::vector<Transfer> transfers;
 };
 
@@ -138,6 +145,28 @@ AttentionSettings settings_with(const CalibrateOptions& options, double value) {
   return attention_settings(options.attention, knobs);
 }
 
+// With --per-layer, `value` spread over the layers by what each of them loses.
+AttentionSettings settings_for(const CalibrateOptions& options, const Calibration& calibration,
+                               double value) {
+  AttentionSettings settings = settings_with(options, value);
+  if (!calibration.layers) return settings;
+  const double least = calibration.layers->densities.front();
+  settings.layer_budgets = quality::spread_density(*calibration.layers, std::max(value, least));
+  return settings;
+}
+
+// Densities at which layers are measured: four, in equal steps of the logarithm.
+std::vector<double> layer_densities(const SelectorSettings& selector, int64_t length) {
+  constexpr double kLeast = 0.01, kMost = 0.4;
+  constexpr int kSteps = 3;
+  const double least = std::clamp(quality::forced_density(selector, length), kLeast, kMost / 2);
+  std::vector<double> densities;
+  for (int step = 0; step <= kSteps; ++step) {
+    densities.push_back(least * std::pow(kMost / least, static_cast<double>(step) / kSteps));
+  }
+  return densities;
+}
+
 std::span<const double> grid_of(const CalibrateOptions& options) {
   return by_density(options) ? std::span<const double>(kDensities) : kAlphas;
 }
@@ -148,8 +177,9 @@ void search(const CalibrateOptions& options, const LossMeter& meter, Calibration
   const auto found = quality::first_good(grid.size(), [&](size_t index) {
     const std::string label =
         fmt::format("{} with {} {}", options.attention, options.by, grid[index]);
-    calibration.points.push_back({grid[index], meter.measure(settings_with(options, grid[index]),
-                                                             with_progress(bar, label))});
+    AttentionSettings settings = settings_for(options, calibration, grid[index]);
+    AttentionLoss loss = meter.measure(settings, with_progress(bar, label));
+    calibration.points.push_back({grid[index], std::move(settings), std::move(loss)});
     return judged_loss(calibration.points.back().loss, calibration.kind, options) <=
            options.max_loss;
   });
@@ -181,16 +211,26 @@ Calibration calibrate(const std::shared_ptr<const Model>& model, const Calibrate
     ProgressBar bar;
     const LossMeter meter(model, windows_of(*model, texts.calibration, length, options.num_windows),
                           with_progress(bar, "reading the texts densely"));
+    if (options.per_layer) {
+      const AttentionSettings settings = settings_with(options, kDensities.back());
+      calibration.layers = quality::measure_layers(meter, model->config(), settings,
+                                                   layer_densities(*settings.selector, length),
+                                                   with_progress(bar, "one layer sparse"));
+    }
     search(options, meter, calibration);
   }
   if (!calibration.picked) return calibration;
-  const AttentionSettings settings =
-      settings_with(options, calibration.points[*calibration.picked].value);
+  const Point& picked = calibration.points[*calibration.picked];
   const auto add = [&](const std::shared_ptr<const Model>& on, int64_t at,
                        const std::string& where) {
-    calibration.transfers.push_back(transfer(on, options, texts, at, settings, where));
+    calibration.transfers.push_back(transfer(on, options, texts, at, picked.settings, where));
   };
   add(model, length, "held-out text");
+  if (options.per_layer) {
+    calibration.transfers.push_back(transfer(model, options, texts, length,
+                                             settings_with(options, picked.value),
+                                             "held-out text, all layers alike"));
+  }
   for (const int64_t also : also_lengths) {
     add(model, also, fmt::format("held-out text, {} tokens", also));
   }
@@ -235,6 +275,11 @@ void print(const Calibration& calibration, const CalibrateOptions& options) {
                                     : "loses more");
   }
   fmt::print("{}", table.to_string());
+  if (calibration.picked && options.per_layer) {
+    const std::vector<float>& budgets =
+        calibration.points[*calibration.picked].settings.layer_budgets;
+    fmt::print("\ndensity of each layer over the picked one: {:.2g}\n", fmt::join(budgets, " "));
+  }
   if (calibration.transfers.empty()) return;
   Table elsewhere(
       {"the picked one on", "kept", "loss (95 %)", "agreement", "nll increase", "prefill", ""});
@@ -268,23 +313,32 @@ nlohmann::json to_json(const Calibration& calibration, const CalibrateOptions& o
     transfers.push_back(to_json(there.loss, calibration.kind));
     transfers.back()["where"] = there.where;
   }
+  nlohmann::json layers;  // null unless --per-layer
+  if (calibration.layers) {
+    layers = {{"densities", calibration.layers->densities},
+              {"squared_change", calibration.layers->loss}};
+  }
   return {{"by", options.by},
           {"loss_kind", quality::loss_kind_name(calibration.kind)},
           {"max_loss", options.max_loss},
           {"certain", options.certain},
           {"points", points},
-          {"transfers", transfers}};
+          {"transfers", transfers},
+          {"layers", layers}};
 }
 
 // Every knob as it was measured, so that a later change of a default changes nothing.
 nlohmann::json picked_settings(const CLI::App& command, const CalibrateOptions& options,
-                               double value) {
+                               const Point& picked) {
   nlohmann::json settings = selection_settings(command);
-  const AttentionSettings picked = settings_with(options, value);
-  settings["density"] = by_density(options) ? value : 0;
+  settings["density"] = by_density(options) ? picked.value : 0;
   if (!by_density(options)) {
-    settings["alpha_base"] = value;
-    settings["alpha_rescue"] = picked.selector->alpha_rescue;
+    settings["alpha_base"] = picked.value;
+    settings["alpha_rescue"] = picked.settings.selector->alpha_rescue;
+  }
+  if (options.per_layer) {
+    settings["layer_budgets"] =
+        fmt::format("{:.4g}", fmt::join(picked.settings.layer_budgets, ","));
   }
   return settings;
 }
@@ -295,6 +349,10 @@ void check(const CalibrateOptions& options, const CLI::App& command) {
   parse_attention_list(options.attention);
   check_argument(options.by == "density" || options.by == "alpha",
                  "--by must be density or alpha, not \"{}\"", options.by);
+  check_argument(!options.per_layer || by_density(options),
+                 "--per-layer spreads a density over the layers: it needs --by density");
+  check_argument(!options.per_layer || command.count("--layer-budgets") == 0,
+                 "--layer-budgets are what --per-layer looks for: leave them out");
   quality::parse_loss_kind(options.loss);
   check_argument(options.max_loss >= 0, "--max-loss must not be negative, is {}", options.max_loss);
   check_argument(options.num_windows > 0 && options.num_windows <= 1000,
@@ -335,8 +393,7 @@ void run(const CalibrateOptions& options, const CLI::App& command) {
   json["attention"] = options.attention;
   json["settings"] = nullptr;
   if (calibration.picked) {
-    json["settings"] =
-        picked_settings(command, options, calibration.points[*calibration.picked].value);
+    json["settings"] = picked_settings(command, options, calibration.points[*calibration.picked]);
     if (output) {
       nlohmann::json source = json["calibration"];
       for (const char* key : {"version", "commit", "conditions"}) source[key] = json.at(key);
@@ -397,6 +454,9 @@ void add_calibrate_command(CLI::App& app) {
                    "rescue, in proportion)")
       ->capture_default_str()
       ->type_name("density|alpha");
+  command->add_flag("--per-layer", options->per_layer,
+                    "Spread each density over the layers by what each of them loses on its own: "
+                    "four more readings of the texts for each layer");
   command->add_option("--length", options->length, "Tokens of a piece of text")
       ->capture_default_str()
       ->type_name("N");
@@ -429,7 +489,8 @@ void add_calibrate_command(CLI::App& app) {
       "  fovea run -m models/needle_7m -f build/long_text.txt --length 32K --settings "
       "settings.json\n"
       "  fovea calibrate -m model.gguf -f a.txt -f b.txt --held-out c.txt --attention rescue \\\n"
-      "      --by alpha --loss nll --max-loss 0.01 --also-length 16K --also-model other.gguf");
+      "      --by alpha --loss nll --max-loss 0.01 --also-length 16K --also-model other.gguf\n"
+      "  fovea calibrate -m model.gguf -f a.txt --per-layer --max-loss 0.1 -o settings.json");
   command->callback([options, command] { run(*options, *command); });
 }
 

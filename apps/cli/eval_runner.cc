@@ -33,7 +33,8 @@ class CellRunner {
     use(variant_.settings);
     if (variant_.density) {
       const auto plan = [this](double setting) {
-        return quality::planned_density(*variant_.with_budget(setting).selector, subject_.length());
+        return quality::planned_density(variant_.with_budget(setting), model_->config(),
+                                        subject_.length());
       };
       cell->budget = quality::match_density(*variant_.density, plan, [this](double setting) {
         use(variant_.with_budget(setting));

@@ -312,8 +312,7 @@ std::vector<std::string> summary_notes(const Evaluation& evaluation,
     for (const EvalRow& row : group.rows) {
       const EvalVariant& variant = evaluation.variants[row.variant];
       if (group.is_average || !variant.density) continue;
-      const double forced =
-          quality::planned_density(*variant.with_budget(1e-4).selector, group.length);
+      const double forced = quality::forced_density(*variant.settings.selector, group.length);
       if (forced > row.mean_density() * kMostlyForced) ++num_forced;
       if (row.matched) continue;
       ++num_missed;

@@ -75,6 +75,34 @@ TEST(Calibrate, PicksTheLowestDensityThatLosesNoMore) {
   EXPECT_EQ(explicit_ones.at("rescue").at("block_size"), 64);
 }
 
+TEST(Calibrate, SpreadsADensityOverTheLayers) {
+  const test::TempDir dir;
+  const std::string file = dir.file("settings.json");
+  const json report = json_of(
+      run_fovea(calibrate_with({"--max-loss", "0.3", "--per-layer", "--json", "-o", file})));
+  const json& layers = report.at("calibration").at("layers");
+  EXPECT_EQ(layers.at("densities").size(), 4u);
+  double most = 0;
+  for (const json& losses : layers.at("squared_change")) {
+    EXPECT_EQ(losses.size(), 4u);
+    for (const json& loss : losses) most = std::max(most, loss.get<double>());
+  }
+  EXPECT_GT(most, 0);
+  ASSERT_EQ(report.at("calibration").at("transfers").size(), 2u);
+  EXPECT_EQ(report.at("calibration").at("transfers").at(1).at("where"),
+            "held-out text, all layers alike");
+
+  // The file gives every layer its own density.
+  const json measured =
+      json_of(run_fovea({"run", "-m", kModel, "-f", "LICENSE", "--length", "1K", "-n", "1",
+                         "--min-sparse-len", "0", "--settings", file, "--json"}));
+  const json budgets = measured.at("selector").at("layer_budgets");
+  EXPECT_EQ(budgets.size(), layers.at("squared_change").size());
+  double sum = 0;
+  for (const json& budget : budgets) sum += budget.get<double>();
+  EXPECT_NEAR(sum / static_cast<double>(budgets.size()), 1, 1e-3);
+}
+
 TEST(Calibrate, HoldsTheIntervalAgainstTheLimitWhenAskedToBeCertain) {
   const json report =
       json_of(run_fovea(calibrate_with({"--max-loss", "0.25", "--json", "--certain"})));

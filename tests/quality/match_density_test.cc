@@ -112,6 +112,23 @@ TEST(MatchDensity, PlansByWhatTheBudgetGivesEachQueryBlock) {
   EXPECT_EQ(planned_density(settings, 8191), planned_density(settings, 8192));
 }
 
+TEST(MatchDensity, PlansLayerByLayer) {
+  ModelConfig config;
+  config.num_layers = 3;
+  AttentionSettings settings;
+  settings.selector.emplace().density = 0.2f;
+  EXPECT_NEAR(planned_density(settings, config, 32768), 0.2, 1e-3);
+  settings.layer_budgets = {0.5f, 1, 100};  // the last reads everything
+  EXPECT_NEAR(planned_density(settings, config, 32768), (0.1 + 0.2 + 1) / 3, 1e-3);
+}
+
+TEST(MatchDensity, ForcedBlocksAreWhatNoBudgetLeavesOut) {
+  SelectorSettings settings;
+  settings.block_size = 64;
+  settings.density = 0.5f;  // does not matter
+  EXPECT_DOUBLE_EQ(forced_density(settings, 8192), 381.0 / 8256);
+}
+
 TEST(MatchDensity, RefusesWhatIsNoDensity) {
   const auto same = [](double setting) { return setting; };
   EXPECT_THROW(match_density(0, same, same), Error);

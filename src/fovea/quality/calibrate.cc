@@ -29,6 +29,12 @@ double AttentionLoss::value(LossKind kind) const {
   return kind == LossKind::kAgreement ? 1 - agreement.agreement : agreement.nll_increase;
 }
 
+double AttentionLoss::squared_change() const {
+  double sum = 0;
+  for (const double change : agreement.position_nll_increase) sum += change * change;
+  return sum / static_cast<double>(agreement.num_positions);
+}
+
 Interval AttentionLoss::interval(LossKind kind) const {
   PairedValues losses;
   for (const AgreementBlock& block : agreement.blocks) losses.a.push_back(block_loss(block, kind));

@@ -30,6 +30,9 @@ struct AttentionLoss {
   double prefill_ms = 0;
 
   double value(LossKind kind) const;
+  /// Mean square of the change of the text's tokens' log-probability, in nats^2: far less noisy
+  /// than the losses themselves where little changes.
+  double squared_change() const;
   /// By a bootstrap over blocks of kAgreementBlock positions.
   Interval interval(LossKind kind) const;
 };

@@ -6,10 +6,13 @@
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
+#include "fovea/engine/layer_budgets.h"
 #include "fovea/selector/selection_rules.h"
 
 namespace fovea::quality {
 namespace {
+
+constexpr float kLeastSetting = 1e-4f;
 
 bool is_near(double a, double b) { return std::abs(a - b) <= kDensityTolerance; }
 
@@ -17,7 +20,6 @@ bool is_near(double a, double b) { return std::abs(a - b) <= kDensityTolerance; 
 MatchedBudget step_towards(double target, double setting, const DensityOf& density_of,
                            const std::function<bool(const MatchedBudget&)>& is_enough) {
   constexpr int kMostMeasurements = 7;
-  constexpr double kLeastSetting = 1e-4;
   MatchedBudget best;
   double previous_setting = 0, previous_measured = 0;
   for (int i = 0; i < kMostMeasurements; ++i) {
@@ -33,7 +35,7 @@ MatchedBudget step_towards(double target, double setting, const DensityOf& densi
     const double next = setting * std::pow(target / measured, 1 / power);
     previous_setting = setting;
     previous_measured = measured;
-    setting = std::clamp(next, kLeastSetting, 1.0);
+    setting = std::clamp(next, double{kLeastSetting}, 1.0);
     if (setting == previous_setting) break;
   }
   return best;
@@ -48,6 +50,26 @@ double planned_density(const SelectorSettings& settings, int64_t length) {
   int64_t kept = std::accumulate(counts.begin(), counts.begin() + dense_from, int64_t{0});
   for (int64_t block = dense_from; block < num_blocks; ++block) kept += block + 1;
   return static_cast<double>(2 * kept) / static_cast<double>(num_blocks * (num_blocks + 1));
+}
+
+double planned_density(const AttentionSettings& settings, const ModelConfig& config,
+                       int64_t length) {
+  if (settings.layer_budgets.empty()) return planned_density(*settings.selector, length);
+  double sum = 0;
+  int64_t num_layers = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.is_local(layer)) continue;
+    sum += planned_density(settings_of_layer(*settings.selector, settings.layer_budgets, layer),
+                           length);
+    ++num_layers;
+  }
+  return num_layers > 0 ? sum / static_cast<double>(num_layers) : 1;
+}
+
+double forced_density(const SelectorSettings& settings, int64_t length) {
+  SelectorSettings least = settings;
+  least.density = kLeastSetting;
+  return planned_density(least, length);
 }
 
 MatchedBudget match_density(double target, const DensityOf& plan, const DensityOf& measure) {

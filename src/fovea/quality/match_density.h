@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "fovea/engine/session.h"
+#include "fovea/model_io/model_config.h"
 #include "fovea/selector/block_selector.h"
 
 namespace fovea::quality {
@@ -21,6 +23,13 @@ struct MatchedBudget {
 /// `settings`, forced blocks included, if every query block keeps the count that the budget gives
 /// it. No prompt is read; methods whose branches overlap, or blocks that must be kept, move it.
 double planned_density(const SelectorSettings& settings, int64_t length);
+
+/// The same over the layers of a model that select, each with its own budget.
+double planned_density(const AttentionSettings& settings, const ModelConfig& config,
+                       int64_t length);
+
+/// What forced blocks alone keep: planned_density of the smallest budget.
+double forced_density(const SelectorSettings& settings, int64_t length);
 
 /// A budget's density as it is foretold or measured, both shares of the causal pairs in (0, 1].
 using DensityOf = std::function<double(double setting)>;
