@@ -68,19 +68,23 @@ template <typename Traits>
 __device__ bool has_non_finite(const uint8_t* tile) {
   const int lane = ptx::lane_number();
   const auto* chunks = reinterpret_cast<const uint4*>(tile);
-  uint32_t sum = 0;  // of 0 x values, or bits of NaN: 0 as long as all are finite
-#pragma unroll 4
+  // Of 0 x values, or bits of NaN: 0 as long as all are finite. Four, because each waits for the
+  // one before it.
+  uint32_t sums[4] = {};
+#pragma unroll 8
   for (uint32_t i = 0; i < Traits::kKvBytes / 16; i += 32) {
     const uint4 chunk = chunks[i + lane];
-    for (const uint32_t word : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+    const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
       if constexpr (Traits::kIsF8) {
-        sum |= f8_nan_bits(word);
+        sums[j] |= f8_nan_bits(words[j]);
       } else {
-        sum = ptx::multiply_add2<typename Traits::Element>(word, 0u, sum);
+        sums[j] = ptx::multiply_add2<typename Traits::Element>(words[j], 0u, sums[j]);
       }
     }
   }
-  return __any_sync(~0u, sum != 0);
+  return __any_sync(~0u, (sums[0] | sums[1] | sums[2] | sums[3]) != 0);
 }
 
 /// Warp 2: stands between load_kv() and the consumers wherever a tile is masked. Clears the V rows
