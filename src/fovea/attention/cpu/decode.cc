@@ -159,21 +159,6 @@ class Decode {
     return partials_ + split.first_partial * partial_size_;
   }
 
-  // Addresses of the split's rows in `view`, which is kv.k or kv.v.
-  void list_rows(const Split& split, const TensorView& view, const std::byte** rows) const {
-    const KvView& kv = params_.kv;
-    const int64_t row_bytes =
-        (kv.is_paged() ? view.stride[2] : view.stride[0]) * dtype_bytes(view.dtype);
-    for (int64_t i = 0; i < split.num_keys;) {
-      const int64_t t = split.first_key + i;
-      const std::byte* row = key_row(kv, view, split.unit->sequence, split.unit->kv_head, t);
-      const int64_t left = split.num_keys - i;
-      const int64_t end = i + (kv.is_paged() ? std::min(left, kv.page_size - t % kv.page_size)
-                                             : left);  // of the page
-      for (; i < end; ++i, row += row_bytes) rows[i] = row;
-    }
-  }
-
   void run_split(const Split& split) const {
     const Unit& unit = *split.unit;
     const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
@@ -190,8 +175,10 @@ class Decode {
         v[i] = values + i * row_bytes;
       }
     } else {
-      list_rows(split, params_.kv.k, k);
-      list_rows(split, params_.kv.v, v);
+      list_key_rows(params_.kv, params_.kv.k, unit.sequence, unit.kv_head, split.first_key,
+                    split.num_keys, k);
+      list_key_rows(params_.kv, params_.kv.v, unit.sequence, unit.kv_head, split.first_key,
+                    split.num_keys, v);
     }
     DecodeJob job;
     for (int64_t r = 0; r < unit.num_rows; ++r) {

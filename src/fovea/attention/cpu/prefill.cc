@@ -133,8 +133,12 @@ class Prefill {
     }
     pack_wave(wave);
     const std::vector<TileTask> tasks = make_tasks(wave);
-    parallel_for(context_, static_cast<int64_t>(tasks.size()), [&](int64_t task, int32_t thread) {
-      run_tile(tasks[static_cast<size_t>(task)], scratch_.data() + scratch_bytes_ * thread);
+    // Tiles side by side take about as long, so each thread gets every num_threads-th.
+    const auto num_threads = static_cast<size_t>(resolve_num_threads(context_));
+    parallel_for(context_, static_cast<int64_t>(tasks.size()), [&](int64_t i, int32_t thread) {
+      const size_t task = static_cast<size_t>(i), later = task + num_threads;
+      run_tile(tasks[task], later < tasks.size() ? &tasks[later] : nullptr,
+               scratch_.data() + scratch_bytes_ * thread);
     });
   }
 
@@ -229,6 +233,10 @@ class Prefill {
         job.k[t] = numbers + t * row_bytes;
         job.v[t] = values + t * row_bytes;
       }
+    } else if (&source == &unit.keys) {
+      const KvView& kv = params_.kv;
+      list_key_rows(kv, kv.k, unit.sequence, unit.kv_head, first_key, job.num_keys, job.k);
+      list_key_rows(kv, kv.v, unit.sequence, unit.kv_head, first_key, job.num_keys, job.v);
     } else {
       for (int64_t t = 0; t < job.num_keys; ++t) {
         job.k[t] = source_row(unit, source, false, first_key + t);
@@ -283,6 +291,7 @@ class Prefill {
   // Everything run_tile hands to the kernel by pointer.
   struct TileState {
     const std::byte* q[kMaxTileRows];
+    const std::byte* next_q[kMaxTileRows];
     std::byte* out[kMaxTileRows];
     float* lse[kMaxTileRows];
     float sinks[kMaxTileRows];
@@ -303,25 +312,46 @@ class Prefill {
     return pass;
   }
 
-  void run_tile(const TileTask& task, std::byte* scratch) const {
+  // Calls body(index in the tile, row of q, q head).
+  template <class Body>
+  static void for_each_row(const TileTask& task, Body&& body) {
+    int64_t token = task.first / task.num_heads, head = task.first % task.num_heads;
+    for (int64_t i = 0; i < task.num; ++token, head = 0) {
+      for (; head < task.num_heads && i < task.num; ++head, ++i) {
+        body(i, task.unit->first_row + token, task.first_head + head);
+      }
+    }
+  }
+
+  // `next` is the tile whose queries are worth fetching, or null.
+  void run_tile(const TileTask& task, const TileTask* next, std::byte* scratch) const {
     TileState state;
     const Unit& unit = *task.unit;
-    const auto* const sinks = params_.sinks.as<const float>();
-    float* const lse = params_.lse.as<float>();
-    const int64_t first_token = task.first / task.num_heads;
-    int64_t i = 0, head = task.first % task.num_heads;
-    for (int64_t token = first_token; i < task.num; ++token, head = 0) {
-      const int64_t row = unit.first_row + token;
-      const KeyRange range = visible_keys(params_, unit.kv_len - unit.q_len + token, unit.kv_len);
-      for (; head < task.num_heads && i < task.num; ++head, ++i) {
-        const int64_t q_head = task.first_head + head;
-        state.q[i] = q_row(params_.q, row, q_head);
-        state.out[i] = q_row(params_.out, row, q_head);
-        state.lse[i] = lse == nullptr ? nullptr : lse + q_head * params_.lse.stride[0] + row;
-        state.sinks[i] = sinks == nullptr ? 0 : sinks[q_head];
-        state.begin[i] = range.begin;
-        state.end[i] = range.end;
-      }
+    // One loop for each array: short enough for the compiler to keep its constants in registers.
+    const RowAddress q(params_.q), out(params_.out);
+    const auto list_queries = [&](const TileTask& tile, const std::byte** rows) {
+      for_each_row(tile, [&](int64_t i, int64_t row, int64_t head) { rows[i] = q(row, head); });
+    };
+    list_queries(task, state.q);
+    if (next != nullptr) list_queries(*next, state.next_q);
+    for_each_row(task,
+                 [&](int64_t i, int64_t row, int64_t head) { state.out[i] = out(row, head); });
+    const int64_t first_position = unit.kv_len - unit.q_len - unit.first_row;
+    for_each_row(task, [&](int64_t i, int64_t row, int64_t) {
+      const KeyRange range = visible_keys(params_, first_position + row, unit.kv_len);
+      state.begin[i] = range.begin;
+      state.end[i] = range.end;
+    });
+    std::fill_n(state.lse, task.num, nullptr);
+    if (!params_.lse.empty()) {
+      const TensorView& lse = params_.lse;
+      for_each_row(task, [&](int64_t i, int64_t row, int64_t head) {
+        state.lse[i] = lse.as<float>() + head * lse.stride[0] + row;
+      });
+    }
+    if (!params_.sinks.empty()) {
+      const auto* const sinks = params_.sinks.as<const float>();
+      for_each_row(task, [&](int64_t i, int64_t, int64_t head) { state.sinks[i] = sinks[head]; });
     }
     list_groups(task, state);
     TilePass passes[2];
@@ -344,6 +374,8 @@ class Prefill {
     job.sinks = params_.sinks.empty() ? nullptr : state.sinks;
     job.out = state.out;
     job.lse = state.lse;
+    job.next_q = state.next_q;
+    job.num_next_rows = next == nullptr ? 0 : static_cast<int32_t>(next->num);
     kernel_.attend(job, scratch);
     if (unit.any_non_finite.load(std::memory_order_relaxed)) {
       add_non_finite(unit, unit.keys, state.groups, task.num, state.begin, state.end, state.out);

@@ -75,7 +75,7 @@ struct VectorTypes<16> {
 template <int kNumLanes>
 struct GenericSimd {
   static constexpr int kLanes = kNumLanes;
-  static constexpr bool kTransposes = false;  // has transpose(), load_elements, store_elements
+  static constexpr bool kTransposes = false;  // has transpose(), transpose_4(), store_elements()
   using Vec = typename VectorTypes<kNumLanes>::Float;
   using IntVec = typename VectorTypes<kNumLanes>::Int;
 
@@ -227,15 +227,36 @@ struct Avx512Simd : GenericSimd<16> {
     }
     return _mm512_scalef_ps(value, x);  // times 2^floor(x)
   }
-  /// The first `count` elements of 32 bits at `from`, zeros behind them.
-  static Vec load_elements(const std::byte* from, int64_t count) {
-    return (__m512)_mm512_maskz_loadu_epi32(first_lanes(count), from);
-  }
+  /// The first `count` elements of 32 bits.
   static void store_elements(std::byte* to, Vec value, int64_t count) {
     _mm512_mask_storeu_epi32(to, first_lanes(count), (__m512i)value);
   }
   static __mmask16 first_lanes(int64_t count) {
     return static_cast<__mmask16>(count >= 16 ? 0xffff : (1 << count) - 1);
+  }
+  /// 16 bytes of each of four rows, kStep apart.
+  template <int kStep>
+  static __m512i load_lanes(const std::byte* const* rows, int64_t offset) {
+    const auto lane = [&](int l) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[kStep * l] + offset));
+    };
+    // Inserting from memory needs no shuffle.
+    __m512i lanes = _mm512_castsi128_si512(lane(0));
+    lanes = _mm512_inserti32x4(lanes, lane(1), 1);
+    lanes = _mm512_inserti32x4(lanes, lane(2), 2);
+    return _mm512_inserti32x4(lanes, lane(3), 3);
+  }
+  /// Four elements of 32 bits, `offset` bytes into each of 16 rows, become four vectors.
+  static void transpose_4(const std::byte* const* rows, int64_t offset, float* to,
+                          int64_t to_stride) {
+    const __m512i a = load_lanes<4>(rows, offset), b = load_lanes<4>(rows + 1, offset);
+    const __m512i c = load_lanes<4>(rows + 2, offset), d = load_lanes<4>(rows + 3, offset);
+    const __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
+    const __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
+    _mm512_storeu_si512(to, _mm512_unpacklo_epi64(ab_low, cd_low));
+    _mm512_storeu_si512(to + to_stride, _mm512_unpackhi_epi64(ab_low, cd_low));
+    _mm512_storeu_si512(to + 2 * to_stride, _mm512_unpacklo_epi64(ab_high, cd_high));
+    _mm512_storeu_si512(to + 3 * to_stride, _mm512_unpackhi_epi64(ab_high, cd_high));
   }
   /// Element j of vector i becomes element i of vector j.
   static void transpose(Vec (&vectors)[16]) {

@@ -60,6 +60,33 @@ struct Products {
   bool is_first = false;  // O is not initialised: = instead of +=
 };
 
+/// Rows that are needed soon, asked for a few lines at a time: a core waits for at most 16 lines at
+/// once, so a burst would hold up the loads of the products.
+class RowsAhead {
+ public:
+  RowsAhead(const std::byte* const* rows, int32_t num_rows, int64_t row_bytes)
+      : rows_(rows), num_rows_(num_rows), row_bytes_(row_bytes) {}
+
+  void fetch_some() {
+    constexpr int kLines = 4;
+    constexpr int64_t kLineBytes = 64;
+    for (int i = 0; i < kLines && row_ < num_rows_; ++i) {
+      __builtin_prefetch(rows_[row_] + byte_);
+      byte_ += kLineBytes;
+      if (byte_ < row_bytes_) continue;
+      byte_ = 0;
+      ++row_;
+    }
+  }
+
+ private:
+  const std::byte* const* rows_;
+  int32_t num_rows_;
+  int64_t row_bytes_;
+  int32_t row_ = 0;
+  int64_t byte_ = 0;
+};
+
 template <class Isa>
 class TileAttention {
   using Simd = typename Isa::Simd;
@@ -86,7 +113,10 @@ class TileAttention {
         offsets_(job.head_dim),
         scale_log2_(job.softmax_scale * kLog2E),
         scratch_(reinterpret_cast<float*>(scratch)),
-        rows_(scratch_ + offsets_.rows) {}
+        rows_(scratch_ + offsets_.rows),
+        next_queries_(job.next_q, job.num_next_rows, job.head_dim * element_bytes(job.is_bf16)),
+        outputs_(job.out, job.num_rows,
+                 job.head_dim * element_bytes(job.is_bf16 && !job.out_is_f32)) {}
 
   // An item is one subtile and one batch of groups: logits, softmax, values. Where products have a
   // unit of their own (AMX), an item's softmax runs beside the products of its neighbours: the
@@ -94,7 +124,7 @@ class TileAttention {
   /// False where a code of a value was NaN.
   bool run() {
     num_subtiles_ = (job_.num_rows + kRows - 1) / kRows;
-    for (int i = 0; i < num_subtiles_; ++i) start_subtile(subtile(i));
+    for (int i = 0; i < num_subtiles_; ++i) clear_sums(subtile(i));
     Item items[3];
     Item *previous = &items[0], *current = &items[1], *next = &items[2];
     bool has_item = next_item(*current);
@@ -125,6 +155,8 @@ class TileAttention {
 
  private:
   static constexpr int kHeldItems = 3;  // those of run()
+
+  static constexpr int64_t element_bytes(bool is_bf16) { return is_bf16 ? 2 : 4; }
 
   // Where each array starts in the scratch, in floats. Logits and weights of two items and rows in
   // passing are shared by the subtiles; queries, outputs, maxima, shifts and sums are each
@@ -170,19 +202,23 @@ class TileAttention {
         max + 2 * kRows};
   }
 
-  // Rows of q, converted and zero-padded, then transposed to Q^T [elements of head_dim, rows].
-  // Out of line, as store_outputs(): within run() they would take registers from the inner loops.
-  [[gnu::noinline]] void start_subtile(const Subtile& tile) {
+  static void clear_sums(const Subtile& tile) {
+    for (int r = 0; r < kRows; ++r) {
+      tile.max[r] = kMinusInfinity;
+      tile.shift[r] = 0;
+      tile.sum[r] = 0;
+    }
+  }
+
+  // Rows of q, converted and zero-padded, as Q^T [elements of head_dim, rows]. Only when the
+  // subtile has its first item: products of the subtile before run beside it. Out of line, as
+  // store_outputs(): within run() they would take registers from the inner loops.
+  [[gnu::noinline]] void load_queries(const Subtile& tile) {
     const bool must_convert = Isa::kPack == 1 && job_.is_bf16;
     if (Simd::kTransposes && !must_convert) {
       transpose_queries(tile);
     } else {
       convert_queries(tile);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      tile.max[r] = kMinusInfinity;
-      tile.shift[r] = 0;
-      tile.sum[r] = 0;
     }
   }
 
@@ -202,19 +238,19 @@ class TileAttention {
   // The same in registers, for rows that are of the kernel's type already.
   void transpose_queries(const Subtile& tile) {
     if constexpr (Simd::kTransposes) {
+      alignas(16) static constexpr std::byte kZeros[4 * 256] = {};
       const int64_t row_elements = job_.head_dim / Isa::kPack;
+      const int64_t padded = Isa::Layout::padded_head_dim(job_.head_dim) / Isa::kPack;
       for (int v = 0; v < kRows; v += kLanes) {
-        for (int64_t i = 0; i < row_elements; i += kLanes) {
-          Vec rows[kLanes];
-          for (int r = 0; r < kLanes; ++r) {
-            rows[r] =
-                v + r < tile.num_rows
-                    ? Simd::load_elements(job_.q[tile.first_row + v + r] + 4 * i, row_elements - i)
-                    : Vec{};
-          }
-          Simd::transpose(rows);
-          for (int j = 0; j < kLanes; ++j) Simd::store(tile.q + (i + j) * kRows + v, rows[j]);
+        const std::byte* rows[kLanes];
+        for (int r = 0; r < kLanes; ++r) {
+          rows[r] = v + r < tile.num_rows ? job_.q[tile.first_row + v + r] : kZeros;
         }
+        float* to = tile.q + v;
+        for (int64_t i = 0; i < row_elements; i += 4, to += 4 * kRows) {
+          Simd::transpose_4(rows, 4 * i, to, kRows);
+        }
+        for (int64_t i = row_elements; i < padded; ++i, to += kRows) Simd::store(to, Vec{});
       }
     }
   }
@@ -247,6 +283,7 @@ class TileAttention {
     item.pass = &pass;
     item.subtile = subtile_idx;
     item.is_first = !has_items_[subtile_idx];
+    if (item.is_first) load_queries(tile);
     has_items_[subtile_idx] = true;
     item.s = scratch_ + parity_ * kBatchGroups * kKeys * kRows;
     item.p = scratch_ + offsets_.p + parity_ * kBatchGroups * kWeightRows * kRows;
@@ -322,15 +359,27 @@ class TileAttention {
 
   // Rows past num_rows are of zeros and read as the last row does; nobody looks at them.
   void mask_rows(const TilePass& pass, const Subtile& tile, int64_t first_key, float* s) const {
-    int32_t begin[kRows], end[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const int row = r < tile.num_rows ? tile.first_row + r : tile.last_row();
-      begin[r] = pass.begin[row] - static_cast<int32_t>(first_key);
-      end[r] = pass.end[row] - static_cast<int32_t>(first_key);
-    }
-    for (int t = 0; t < kKeys; ++t, s += kRows) {
-      for (int r = 0; r < kRows; ++r) {
-        s[r] = (t >= begin[r]) & (t < end[r]) ? s[r] : kMinusInfinity;
+    if (first_key + kKeys > pass.end[tile.first_row]) hide_keys<true>(pass.end, tile, first_key, s);
+    if (first_key < pass.begin[tile.last_row()]) hide_keys<false>(pass.begin, tile, first_key, s);
+  }
+
+  // Hides what is not below, or what is below, each row's limit.
+  template <bool kShowsBelow>
+  static void hide_keys(const int32_t* limits, const Subtile& tile, int64_t first_key, float* s) {
+    using Limits = typename Simd::IntVec;
+    alignas(64) int32_t limit[kRows];
+    const auto key = static_cast<int32_t>(first_key);
+    for (int r = 0; r < tile.num_rows; ++r) limit[r] = limits[tile.first_row + r] - key;
+    for (int r = tile.num_rows; r < kRows; ++r) limit[r] = limit[tile.num_rows - 1];
+    const Vec none = Simd::broadcast(kMinusInfinity);
+    for (int v = 0; v < kRows; v += kLanes) {
+      Limits row_limits;
+      std::memcpy(&row_limits, limit + v, sizeof(row_limits));
+      float* logits = s + v;
+      for (int32_t t = 0; t < kKeys; ++t, logits += kRows) {
+        const Vec all = Simd::load(logits);
+        Simd::store(logits,
+                    kShowsBelow ? (row_limits > t ? all : none) : (row_limits > t ? none : all));
       }
     }
   }
@@ -399,6 +448,8 @@ class TileAttention {
     const int pieces = num_pieces(item), units = Isa::num_units(around);
     int piece = 0, share = 0;
     Isa::multiply(around, [&] {
+      next_queries_.fetch_some();
+      outputs_.fetch_some();
       for (share += pieces; share >= units && piece < pieces; share -= units) {
         weigh_piece<false>(item, tile, piece++, sums, top);
       }
@@ -554,6 +605,7 @@ class TileAttention {
   const float scale_log2_;
   float* const scratch_;
   float* const rows_;
+  RowsAhead next_queries_, outputs_;
   int num_subtiles_ = 0;
   bool is_huge_ = false;
   bool has_items_[Isa::kSubtiles] = {};

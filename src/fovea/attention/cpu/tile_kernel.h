@@ -51,6 +51,9 @@ struct TileJob {
   std::byte* const* out = nullptr;  // [num_rows]
   bool out_is_f32 = false;          // whatever q is
   float* const* lse = nullptr;      // [num_rows]; all null where nobody asks
+  /// Rows that the thread will probably read next: fetched into the cache beside the products.
+  const std::byte* const* next_q = nullptr;  // [num_next_rows]
+  int32_t num_next_rows = 0;
 };
 
 /// Up to kGroupKeys rows of K and V on their way into the packed layout.

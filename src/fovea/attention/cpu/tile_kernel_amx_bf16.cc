@@ -46,6 +46,49 @@ class WidenedCodes {
 // The tile intrinsics do not tell the compiler which memory they read and write.
 inline void memory_barrier(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
 
+/// values [head_dim, kGroupKeys]: rows of V as columns, zeros where NaN or Inf. Returns whether
+/// there were such.
+inline bool turn_values(const PackJob& job, std::byte* values) {
+  static constexpr std::byte kZeros[2 * 256] = {};
+  const std::byte* rows[kGroupKeys];
+  for (int t = 0; t < kGroupKeys; ++t) rows[t] = t < job.num_keys ? job.v[t] : kZeros;
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7f80);
+  __m512i largest = _mm512_setzero_si512();
+  std::byte* to = values;
+  const auto store_next = [&](__m512i channel) {
+    largest = _mm512_max_epu16(largest, _mm512_and_si512(channel, magnitude));
+    _mm512_store_si512(to, channel);
+    to += 2 * kGroupKeys;
+  };
+  for (int64_t d = 0; d < job.head_dim; d += 8) {
+    // Lane l of x[i] is of key 8 l + i; then 8 x 8 elements are transposed within each lane.
+    __m512i x[8], pairs[8];
+    for (int i = 0; i < 8; ++i) x[i] = Avx512Simd::load_lanes<8>(rows + i, 2 * d);
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm512_unpacklo_epi16(x[i], x[i + 1]);  // channels 0 ... 3
+      pairs[i + 1] = _mm512_unpackhi_epi16(x[i], x[i + 1]);
+    }
+    for (int half = 0; half < 2; ++half) {
+      const __m512i low = _mm512_unpacklo_epi32(pairs[half], pairs[half + 2]);  // keys 0 ... 3
+      const __m512i low_next = _mm512_unpackhi_epi32(pairs[half], pairs[half + 2]);
+      const __m512i high = _mm512_unpacklo_epi32(pairs[half + 4], pairs[half + 6]);
+      const __m512i high_next = _mm512_unpackhi_epi32(pairs[half + 4], pairs[half + 6]);
+      store_next(_mm512_unpacklo_epi64(low, high));
+      store_next(_mm512_unpackhi_epi64(low, high));
+      store_next(_mm512_unpacklo_epi64(low_next, high_next));
+      store_next(_mm512_unpackhi_epi64(low_next, high_next));
+    }
+  }
+  if (_mm512_cmpge_epu16_mask(largest, infinity) == 0) return false;
+  for (; values < to; values += 64) {
+    const __m512i channel = _mm512_load_si512(values);
+    const __mmask32 is_finite =
+        _mm512_cmplt_epu16_mask(_mm512_and_si512(channel, magnitude), infinity);
+    _mm512_store_si512(values, _mm512_maskz_mov_epi16(is_finite, channel));
+  }
+  return true;
+}
+
 /// kRowTiles x 16 rows are worked on together.
 template <int kRowTiles>
 struct AmxBf16Products {
@@ -191,12 +234,8 @@ struct AmxBf16Products {
   }
 
   static bool pack(const PackJob& job, std::byte* keys, std::byte* values) {
-    alignas(64) uint32_t pairs[16 * 256];
     if (keys != nullptr) pack_keys(job, keys);
-    const bool any_non_finite = interleave_values(job, pairs);
-    transpose_elements(reinterpret_cast<const float*>(pairs), job.head_dim,
-                       reinterpret_cast<float*>(values), 16, 16, job.head_dim);
-    return any_non_finite;
+    return turn_values(job, values);
   }
 };
 
