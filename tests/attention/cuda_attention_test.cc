@@ -281,6 +281,25 @@ TEST_F(CudaAttention, ADecodedRowsBitsDependOnNoBatchMatesInItsMode) {
   }
 }
 
+TEST_F(CudaAttention, DecodeThatReadsOldKeysEarlyGivesTheSameBits) {
+  for (const int64_t kv_len : {1, 16, 17, 272, 2049, 20000}) {
+    SCOPED_TRACE(kv_len);
+    const AttentionCase shape{.q_lens = {1},
+                              .kv_lens = {kv_len},
+                              .head_dim = 128,
+                              .num_q_heads = 8,
+                              .num_kv_heads = 2,
+                              .page_size = 64};
+    const AttentionData data(shape, DType::kF32, 3);
+    DeviceMirror late(data, DType::kBF16, false), early(data, DType::kBF16, false);
+    late.run(cuda_attention_backend());
+    early.params().only_last_key_is_new = true;
+    early.run(cuda_attention_backend());
+    EXPECT_EQ(early.out(), late.out());
+    EXPECT_EQ(early.lse(), late.lse());
+  }
+}
+
 TEST_F(CudaAttention, SelectingEverythingIsDense) {
   AttentionCase shape{.q_lens = {600, 100},
                       .kv_lens = {600, 900},

@@ -49,6 +49,10 @@ struct AttentionParams {
   /// what the whole batch needs. True: at fixed places, so that a row's bits depend on no batch
   /// mates; slower. Prefill and the CPU need no such mode.
   bool batch_invariant = false;
+  /// The caller's word that all this call reads but q and each sequence's last key and value was
+  /// written by work that had ended when the last kernel in front of it in its stream began. A GPU
+  /// then reads it while that kernel runs.
+  bool only_last_key_is_new = false;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
   TensorView q_scale;  // f8e4m3 only, optional (1): f32 [num_q_heads], times a code of q

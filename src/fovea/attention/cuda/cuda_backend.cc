@@ -348,6 +348,7 @@ class CudaAttention final : public AttentionBackend {
     p.k = side_of(params.kv.k);
     p.v = side_of(params.kv.v);
     p.max_splits = static_cast<int>(splits);
+    p.only_last_key_is_new = params.only_last_key_is_new;
     launch_decode(p, params.q.dtype, static_cast<int>(params.head_dim()), stream_of(context));
   }
 

@@ -83,8 +83,9 @@ class WarpState {
   static constexpr int kStageLoads = (2 * kKLoads + 4 * kVLoads) * 32;  // of a tile, of a warp
   static constexpr int kPaddedDim = kHeadDim + 8;
 
-  __device__ WarpState(const Element* q, int64_t head_stride, int num_heads, float scale_log2)
-      : scale_log2_(scale_log2) {
+  __device__ explicit WarpState(float scale_log2) : scale_log2_(scale_log2) {}
+
+  __device__ void take_queries(const Element* q, int64_t head_stride, int num_heads) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int head = group() + 8 * half;
@@ -257,7 +258,7 @@ __global__ __launch_bounds__(kThreads, 1) void decode_kernel(const DecodeParams 
   auto* memories = reinterpret_cast<WarpMemory<State>*>(dynamic);
   __shared__ float maximum[kWarps][kHeads], sum[kWarps][kHeads];
   ptx::let_next_grid_begin();
-  ptx::wait_for_previous_grid();
+  if (!p.only_last_key_is_new) ptx::wait_for_previous_grid();
   const PrefillParams& common = p.common;
   const int num_kv_heads = common.num_q_heads / common.group_size;
   const auto unit = static_cast<int>(blockIdx.y);
@@ -265,15 +266,16 @@ __global__ __launch_bounds__(kThreads, 1) void decode_kernel(const DecodeParams 
   const int q_row = unit / num_kv_heads;
   const int kv_head = unit % num_kv_heads;
   const Splits splits(p, q_row);
-  if (split >= splits.count()) return;
+  if (split >= splits.count()) {
+    if (split == 0) ptx::wait_for_previous_grid();  // no kernel behind overtakes the one in front
+    return;
+  }
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first_head = kv_head * common.group_size;
   const Rows<Element> keys(common, p.k, splits.seq, kv_head);
   const Rows<Element> values(common, p.v, splits.seq, kv_head);
-  State state(
-      static_cast<const Element*>(p.q) + q_row * p.q_row_stride + first_head * p.q_head_stride,
-      p.q_head_stride, common.group_size, common.scale_log2);
+  State state(common.scale_log2);
   const int end = min((split + 1) * splits.tiles_each, splits.num_tiles);
   const auto first_key = [&](int tile) { return (splits.first_tile + tile) * kTileKeys; };
   auto& stages = memories[warp].stages;
@@ -283,7 +285,18 @@ __global__ __launch_bounds__(kThreads, 1) void decode_kernel(const DecodeParams 
     ptx::commit_copies();  // an empty group too: they are counted
     asked += kWarps;
   };
-  for (int i = 0; i < kStages; ++i) ask(i);
+  const auto ask_first = [&] {
+    for (int i = 0; i < kStages; ++i) ask(i);
+  };
+  // The last tile has the new key; the others may be asked for while that is made.
+  const bool asks_early =
+      p.only_last_key_is_new && asked + (kStages - 1) * kWarps < splits.num_tiles - 1;
+  if (asks_early) ask_first();
+  ptx::wait_for_previous_grid();
+  if (!asks_early) ask_first();
+  state.take_queries(
+      static_cast<const Element*>(p.q) + q_row * p.q_row_stride + first_head * p.q_head_stride,
+      p.q_head_stride, common.group_size);
   int stage = 0;
   for (int tile = split * splits.tiles_each + warp; tile < end; tile += kWarps) {
     ptx::wait_for_copies_but<kStages - 1>();

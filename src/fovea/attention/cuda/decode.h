@@ -24,7 +24,8 @@ struct DecodeParams {
   int64_t q_row_stride = 0;
   int64_t q_head_stride = 0;
   DecodeSide k, v;
-  int max_splits = 1;  // of a row with one KV head
+  int max_splits = 1;                 // of a row with one KV head
+  bool only_last_key_is_new = false;  // see AttentionParams
 };
 
 constexpr int64_t kMaxDecodeGroup = 16;  // q heads of a KV head
