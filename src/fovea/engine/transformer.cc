@@ -220,21 +220,16 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
   const ModelConfig& config = model_.config();
   const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(layer)];
   RowOps& ops = *worker.ops;
+  const TensorView residual = rows_of(residual_.view(), slab.first, slab.count);
   const TensorView normed = rows_of(worker.normed.view(), 0, slab.count);
-  const TensorView qkv = rows_of(worker.qkv.view(), 0, slab.count);
-
-  ops.norm(rows_of(residual_.view(), slab.first, slab.count), weights.attention_norm.view(),
-           static_cast<float>(config.rms_eps), layer, normed);
-  worker.lap(StepOp::kInputNorm, layer);
-  ops.matmul(normed, weights.qkv, qkv);
-  worker.lap(StepOp::kQkvMatmul, layer);
+  const auto eps = static_cast<float>(config.rms_eps);
 
   QkvTask task;
-  task.qkv = qkv;
+  task.qkv = rows_of(worker.qkv.view(), 0, slab.count);
   task.bias = weights.qkv_bias.view();
   task.q_norm = weights.q_norm.view();
   task.k_norm = weights.k_norm.view();
-  task.eps = static_cast<float>(config.rms_eps);
+  task.eps = eps;
   task.table = config.is_local(layer) ? &rope_local_ : &rope_;
   task.first_row = slab.first;
   task.q = rows_of(q_.view(), slab.first, slab.count);
@@ -250,11 +245,26 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
     task.page_table = zero_.as<int32_t>();
     task.position = zero_.as<int64_t>();
   }
+
+  if (ops.run_one_row({.residual = residual,
+                       .norm_weight = weights.attention_norm.view(),
+                       .eps = eps,
+                       .layer = layer,
+                       .weights = &weights.qkv,
+                       .product = task.qkv,
+                       .qkv = &task})) {
+    worker.lap(StepOp::kQkvMatmul, layer);
+    return;
+  }
+  ops.norm(residual, weights.attention_norm.view(), eps, layer, normed);
+  worker.lap(StepOp::kInputNorm, layer);
+  ops.matmul(normed, weights.qkv, task.qkv);
+  worker.lap(StepOp::kQkvMatmul, layer);
   ops.finish_qkv(task);
   worker.lap(StepOp::kKvWrite, layer);
 }
 
-/// Attention's output matmul onto the residual stream, and the norm in front of the mlp.
+/// Attention's output matmul onto the residual stream.
 void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker) {
   const ModelConfig& config = model_.config();
   const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(layer)];
@@ -275,21 +285,25 @@ void Transformer::attention_out(int64_t layer, const Slab& slab, Worker& worker)
   if (!weights.attention_out_bias.empty()) {
     ops.add_bias(weights.attention_out_bias.view(), residual);
   }
-  ops.norm(residual, weights.mlp_norm.view(), eps, layer + 1,
-           rows_of(worker.normed.view(), 0, slab.count));
-  worker.lap(StepOp::kMlpNorm, layer);
 }
 
-/// The gated mlp, or a mixture of them, onto the residual stream.
+/// The norm and the gated mlp, or a mixture of them, onto the residual stream.
 void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   const ModelConfig& config = model_.config();
   const LayerWeights& weights = model_.weights().layers[static_cast<size_t>(layer)];
   const GateFunction function = gate_function(config.activation);
+  const auto eps = static_cast<float>(config.rms_eps);
   RowOps& ops = *worker.ops;
   const TensorView residual = rows_of(residual_.view(), slab.first, slab.count);
+  const TensorView normed = rows_of(worker.normed.view(), 0, slab.count);
+  const auto norm = [&] {
+    ops.norm(residual, weights.mlp_norm.view(), eps, layer + 1, normed);
+    worker.lap(StepOp::kMlpNorm, layer);
+  };
   if (config.num_experts > 0) {
+    norm();
     MoeTask task;
-    task.normed = rows_of(worker.normed.view(), 0, slab.count);
+    task.normed = normed;
     task.router = &weights.router;
     task.gate_up = &weights.experts_gate_up;
     task.down = &weights.experts_down;
@@ -307,16 +321,27 @@ void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   const TensorView gate_up = rows_of(worker.gate_up.view(), 0, slab.count);
   const TensorView activated = rows_of(worker.activated.view(), 0, slab.count);
 
-  ops.matmul(rows_of(worker.normed.view(), 0, slab.count), weights.gate_up, gate_up);
-  worker.lap(StepOp::kGateUpMatmul, layer);
-  ops.activate(function, gate_up, activated);
-  worker.lap(StepOp::kActivation, layer);
+  if (ops.run_one_row({.residual = residual,
+                       .norm_weight = weights.mlp_norm.view(),
+                       .eps = eps,
+                       .layer = layer + 1,
+                       .weights = &weights.gate_up,
+                       .product = gate_up,
+                       .function = function,
+                       .activated = activated})) {
+    worker.lap(StepOp::kGateUpMatmul, layer);
+  } else {
+    norm();
+    ops.matmul(normed, weights.gate_up, gate_up);
+    worker.lap(StepOp::kGateUpMatmul, layer);
+    ops.activate(function, gate_up, activated);
+    worker.lap(StepOp::kActivation, layer);
+  }
   if (config.post_norms) {
     const TensorView added = rows_of(worker.added.view(), 0, slab.count);
     ops.matmul(activated, weights.down, added);
     worker.lap(StepOp::kDownMatmul, layer);
-    ops.add_normed(added, weights.post_mlp_norm.view(), static_cast<float>(config.rms_eps),
-                   residual);
+    ops.add_normed(added, weights.post_mlp_norm.view(), eps, residual);
     worker.lap(StepOp::kResidualAdd, layer);
   } else {
     ops.matmul_add(activated, weights.down, residual);
@@ -388,6 +413,7 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvV
     params.batch = input_.piece(piece);
     params.out = rows_of(attended_.view(), row, count);
     params.softmax_scale = static_cast<float>(config.softmax_scale);
+    params.only_last_key_is_new = step.is_decode;  // input_ was written before the step
     if (config.is_local(layer)) params.window_left = config.sliding_window - 1;
     params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
     attend(params, workers_->context());
@@ -501,11 +527,18 @@ void Transformer::output(int64_t row) {
     staged_logits_ = make_staging(logits_.size_bytes(), model_.context().device);
   }
   Worker& worker = workers_->first();
-  const TensorView normed = rows_of(worker.normed.view(), 0, 1);
-  worker.ops->norm(rows_of(residual_.view(), row, 1), weights.output_norm.view(),
-                   static_cast<float>(config.rms_eps), config.num_layers, normed);
-  workers_->lap(StepOp::kOutputNorm, -1);
-  worker.ops->matmul(normed, weights.output, logits_.view());
+  const OneRowTask task{.residual = rows_of(residual_.view(), row, 1),
+                        .norm_weight = weights.output_norm.view(),
+                        .eps = static_cast<float>(config.rms_eps),
+                        .layer = config.num_layers,
+                        .weights = &weights.output,
+                        .product = logits_.view()};
+  if (!worker.ops->run_one_row(task)) {
+    const TensorView normed = rows_of(worker.normed.view(), 0, 1);
+    worker.ops->norm(task.residual, task.norm_weight, task.eps, task.layer, normed);
+    workers_->lap(StepOp::kOutputNorm, -1);
+    worker.ops->matmul(normed, weights.output, logits_.view());
+  }
   enqueue_copy(logits_.view(), make_view(staged_logits_.get(), DType::kF32, {1, config.vocab_size}),
                workers_->context());
   workers_->lap(StepOp::kLogitsMatmul, -1);

@@ -29,6 +29,20 @@ struct QkvTask {
   const int64_t* position = nullptr;
 };
 
+/// In a step of one row, what begins each half of a layer: norm(), matmul() of what it gives, and
+/// finish_qkv(), activate() or nothing behind it.
+struct OneRowTask {
+  TensorView residual = {};     // f32 [1, dim]
+  TensorView norm_weight = {};  // this, eps and layer as norm() takes them
+  float eps = 0;
+  int64_t layer = -1;
+  const PackedWeights* weights = nullptr;
+  TensorView product = {};       // product type or f32; what is behind may leave it as it was
+  const QkvTask* qkv = nullptr;  // whose qkv is `product`; or null
+  GateFunction function = GateFunction::kSilu;
+  TensorView activated = {};  // compute type, or empty
+};
+
 /// A mixture of gated mlps: the router's softmax over all experts picks `top_k` for each row, equal
 /// ones by their number, and the row's sum of their outputs, weighted by what the softmax gave
 /// them, goes onto the residual stream. Biases may be empty. Source: arXiv 2101.03961.
@@ -88,6 +102,10 @@ class RowOps {
                           const TensorView& residual) = 0;
 
   virtual void moe(const MoeTask& task) = 0;
+
+  /// Does a task in fewer passes than its operations one after another, if the device can: a GPU.
+  /// Says whether it did anything.
+  virtual bool run_one_row(const OneRowTask&) { return false; }
 };
 
 /// Type of a product that is not added to the residual stream: f32 on the CPU, bf16 on a GPU.

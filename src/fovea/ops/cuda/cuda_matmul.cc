@@ -3,7 +3,6 @@
 #include "fovea/base/error.h"
 #include "fovea/ops/cuda/grouped_product.h"
 #include "fovea/ops/cuda/quantize.h"
-#include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/tensor/cuda/device.h"
 
 namespace fovea::cuda {
@@ -128,9 +127,11 @@ void CudaMatmul::run(const TensorView& in, const PackedWeights& weights, const T
                      bool add) {
   if (in.shape[0] == 0) return;
   const DeviceScope scope(context_);
-  if (in.shape[0] == 1 &&
-      launch_row_product(in, weights, out, add, num_multiprocessors(context_.device.index),
-                         stream_of(context_))) {
+  using After = RowProduct::After;
+  if (in.shape[0] == 1 && run_row({.in = in,
+                                   .weights = &weights,
+                                   .after = add ? After::kAdd : After::kStore,
+                                   .out = out})) {
     return;
   }
   if (weights.dtype() == DType::kF8E4M3) {
@@ -148,6 +149,12 @@ void CudaMatmul::run(const TensorView& in, const PackedWeights& weights, const T
                 &beta, out.data, plan.out.get(), out.data, plan.out.get(), &plan.algorithm,
                 workspace_.view().data, static_cast<size_t>(kWorkspaceBytes), stream_of(context_)),
       "a product in cuBLASLt");
+}
+
+bool CudaMatmul::run_row(const RowProduct& product) const {
+  const DeviceScope scope(context_);
+  return launch_row_product(product, num_multiprocessors(context_.device.index),
+                            stream_of(context_));
 }
 
 void CudaMatmul::run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out,

@@ -9,6 +9,7 @@
 
 #include "fovea/base/context.h"
 #include "fovea/ops/cuda/cublas_lt.h"
+#include "fovea/ops/cuda/row_product.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/tensor/tensor.h"
 
@@ -35,6 +36,9 @@ class CudaMatmul {
   /// are and there is more than one row; out: bf16 or, with `add` always, f32. Strides of rows are
   /// multiples of 8 elements (for f8 of out too), or as dense; pointers of 16 bytes.
   void run(const TensorView& in, const PackedWeights& weights, const TensorView& out, bool add);
+
+  /// Does it if launch_row_product() can, and says whether it did.
+  bool run_row(const RowProduct& product) const;
 
  private:
   struct Shape {

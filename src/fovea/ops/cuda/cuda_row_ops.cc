@@ -117,6 +117,7 @@ class CudaRowOps final : public RowOps {
   }
   void finish_qkv(const QkvTask& task) override;
   void moe(const MoeTask& task) override;
+  bool run_one_row(const OneRowTask& task) override;
 
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
     check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
@@ -145,15 +146,21 @@ class CudaRowOps final : public RowOps {
     check_argument(eps >= 0, "eps must not be negative, got {}", eps);
   }
 
-  void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
-                bool add) {
-    check_rows(in, "in", DType::kBF16, 2, weights.in_features(), context_.device);
-    check_argument(out.rank == 2 && out.shape[0] == in.shape[0] &&
+  void check_qkv(const QkvTask& task) const;
+
+  void check_product(int64_t rows, const PackedWeights& weights, const TensorView& out) const {
+    check_argument(out.rank == 2 && out.shape[0] == rows &&
                        out.shape[1] == weights.out_features() && out.stride[1] == 1 &&
                        out.device == context_.device &&
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0,
-                   "out must be aligned GPU memory [{}, {}], got {}", in.shape[0],
-                   weights.out_features(), out.describe());
+                   "out must be aligned GPU memory [{}, {}], got {}", rows, weights.out_features(),
+                   out.describe());
+  }
+
+  void multiply(const TensorView& in, const PackedWeights& weights, const TensorView& out,
+                bool add) {
+    check_rows(in, "in", DType::kBF16, 2, weights.in_features(), context_.device);
+    check_product(in.shape[0], weights, out);
     matmul_.run(in, weights, out, add);
   }
 
@@ -163,7 +170,7 @@ class CudaRowOps final : public RowOps {
   std::shared_ptr<void> staged_noted_;  // the same on the CPU
 };
 
-void CudaRowOps::finish_qkv(const QkvTask& task) {
+void CudaRowOps::check_qkv(const QkvTask& task) const {
   const int64_t rows = task.qkv.shape[0];
   const int64_t head_dim = task.q.shape[2];
   const int64_t num_heads = task.q.shape[1] + 2 * task.k.shape[1];
@@ -188,9 +195,56 @@ void CudaRowOps::finish_qkv(const QkvTask& task) {
                  task.v.describe(), task.k.describe());
   check_argument(task.page_table != nullptr && task.position != nullptr,
                  "page_table and position must be given");
-  if (rows == 0) return;
+}
+
+void CudaRowOps::finish_qkv(const QkvTask& task) {
+  check_qkv(task);
+  if (task.qkv.shape[0] == 0) return;
   const DeviceScope scope(context_);
   cuda::launch_finish_qkv(task, stream());
+}
+
+bool CudaRowOps::run_one_row(const OneRowTask& task) {
+  if (task.residual.shape[0] != 1) return false;
+  check_norm(task.residual, DType::kF32, task.norm_weight, task.eps);
+  const PackedWeights& weights = *task.weights;
+  check_argument(task.residual.shape[1] == weights.in_features(),
+                 "residual must have {} columns, got {}", weights.in_features(),
+                 task.residual.describe());
+  check_argument(task.product.dtype == DType::kBF16 || task.product.dtype == DType::kF32,
+                 "product must be bf16 or f32, got {}", task.product.describe());
+  check_product(1, weights, task.product);
+
+  using After = cuda::RowProduct::After;
+  cuda::RowProduct product{.in = task.residual,
+                           .norm = {.weight = task.norm_weight.as<const float>(),
+                                    .eps = task.eps,
+                                    .layer = static_cast<int32_t>(task.layer),
+                                    .noted = task.layer < 0 ? nullptr : noted_.as<int32_t>()},
+                           .weights = &weights,
+                           .out = task.product};
+  if (task.qkv != nullptr) {
+    check_qkv(*task.qkv);
+    if (task.qkv->q_norm.empty() && task.qkv->k_norm.empty()) {
+      product.after = After::kQkv;
+      product.qkv = task.qkv;
+      if (matmul_.run_row(product)) return true;
+    }
+  } else if (!task.activated.empty()) {
+    check_rows(task.activated, "activated", DType::kBF16, 2, weights.out_features() / 2,
+               context_.device);
+    check_same_rows(1, task.activated, "activated");
+    product.after = After::kGate;
+    product.gate = task.function;
+    product.out = task.activated;
+    if (matmul_.run_row(product)) return true;
+  }
+  product.after = After::kStore;
+  product.out = task.product;
+  if (!matmul_.run_row(product)) return false;
+  if (task.qkv != nullptr) finish_qkv(*task.qkv);
+  if (!task.activated.empty()) activate(task.function, task.product, task.activated);
+  return true;
 }
 
 void CudaRowOps::moe(const MoeTask& task) {

@@ -23,6 +23,17 @@ __device__ inline float gated(float gate, float up) {
   }
 }
 
+__device__ inline float gated(GateFunction function, float gate, float up) {
+  switch (function) {
+    case GateFunction::kSilu:
+      return gated<GateFunction::kSilu>(gate, up);
+    case GateFunction::kGeluTanh:
+      return gated<GateFunction::kGeluTanh>(gate, up);
+    default:
+      return gated<GateFunction::kClampedSwiglu>(gate, up);
+  }
+}
+
 /// Calls launch with a constant of type std::integral_constant<GateFunction, function>.
 template <typename Launch>
 void with_gate_function(GateFunction function, Launch launch) {

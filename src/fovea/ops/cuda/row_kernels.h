@@ -43,9 +43,4 @@ void launch_finish_qkv(const QkvTask& task, cudaStream_t stream);
 void launch_rope_table(std::span<const double> frequencies, const int64_t* first_position,
                        int64_t num_rows, float* cos, float* sin, cudaStream_t stream);
 
-/// out (+)= in weights^T for one row, by up to `num_ctas` CTAs; in bf16, weights bf16 or f8e4m3,
-/// out bf16 or f32. Says whether it could: false when the row is too long for shared memory.
-bool launch_row_product(const TensorView& in, const PackedWeights& weights, const TensorView& out,
-                        bool add, int num_ctas, cudaStream_t stream);
-
 }  // namespace fovea::cuda

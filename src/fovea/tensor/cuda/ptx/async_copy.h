@@ -16,6 +16,10 @@ FOVEA_DEVICE void copy_16(uint32_t destination, const void* source, bool is_ther
       "l"(source), "r"(is_there ? 16 : 0), "l"(policy)
       : "memory");
 }
+FOVEA_DEVICE void copy_16(uint32_t destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source)
+               : "memory");
+}
 /// Makes a group of the copies that this thread has asked for since the last one.
 FOVEA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until of this thread's groups at most the last `kPending` are under way.

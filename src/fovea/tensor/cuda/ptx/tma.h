@@ -28,22 +28,22 @@ FOVEA_DEVICE void tma_load(uint32_t destination, const CUtensorMap* map, uint32_
       : "memory");
 }
 
-/// Loads `bytes` that lie one after another, a multiple of 16 at addresses that are multiples
-/// of 16.
-FOVEA_DEVICE void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
-                            uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(destination),
-      "l"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
 /// An L2 policy for data that is touched once: it leaves before K and V do.
 FOVEA_DEVICE uint64_t evict_first_policy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
+}
+
+/// Loads `bytes` that lie one after another, a multiple of 16 at addresses that are multiples
+/// of 16.
+FOVEA_DEVICE void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
+                            uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
 FOVEA_DEVICE void tma_load(uint32_t destination, const CUtensorMap* map, uint32_t barrier,
