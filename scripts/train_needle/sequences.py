@@ -21,6 +21,7 @@ import tokenizers
 TEXT, UNPREDICTABLE, FIRST_ANSWER = 0, 1, 2
 ANSWER_KINDS = ("code", "two_word", "list", "trace", "soft", "lives", "works", "stated", "office", "common", "frequent")
 DEPTH_OF_LAST_FACT = 0.97
+CLEAR_ON_THE_WAY = 1.9   # in a line of words: least ratio of the third word's count to the fourth's
 EXACT_LISTS_SHARE = 0.3  # of training texts with lists, whose lists are as the task has them
 BEGIN_ID = 0
 
@@ -35,9 +36,10 @@ TRAINING_FORMS = {"where_is": " Where is the {office} office? In {word}.",
 class Sentence:
     ids: list[int]
     marks: list[int]  # one a token
-    # One a token: the id that the first layers should find where this token is foretold, that is when
-    # they have read the one before it. 0: none.
+    # One a token: the id that the first layers should find where this token is foretold. 0: none.
     thoughts: list[int]
+    # By place, in a line of words: the words that stand out so far, but for the one that has just been read.
+    outstanding: dict[int, list[int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -58,6 +60,7 @@ class Sequence:
     ids: np.ndarray       # [length] int64
     marks: np.ndarray     # [length] int8
     thoughts: np.ndarray  # [length] int64
+    outstanding: np.ndarray  # [length, 3] int64: ids of Sentence.outstanding; 0: none
     questions: list[np.ndarray]  # places of each question's answer tokens
 
 
@@ -70,7 +73,6 @@ class Forms:
         self.texts: dict[str, str] = settings["forced"] | TRAINING_FORMS
         self.adjectives = [self.encode(" " + word) for word in settings["adjectives"]]
         self.digits = [self.encode(str(digit))[0] for digit in range(10)]
-        self.count_ids = [ids[0] for ids in self.adjectives]  # stand for how often; any ids would do
         self.parts = {name: self._cut(text) for name, text in self.texts.items()}
 
     def encode(self, text: str) -> Words:
@@ -213,34 +215,17 @@ def word_counts(form: str, num_words: int, num_names: int, rng: np.random.Genera
     return counts[counts > 0]
 
 
-def asked_words(form: str, seen: list[int], rng: np.random.Generator) -> list[int]:
+def asked_words(form: str, seen: collections.Counter[int], rng: np.random.Generator, clearly: float = 1.4) -> list[int]:
     """The three words that stand out of those seen so far: in random order, or the most frequent first.
 
-    Empty when it is not clear which they are.
+    Empty when it is not clear which they are: when one that matters is not `clearly` times as frequent as the next.
     """
-    distinct, count = np.unique(np.array(seen, np.int64), return_counts=True)
-    order = np.argsort(-count)
+    first = seen.most_common(4)
     clear = [2] if form == "common" else [0, 1, 2]
-    if len(order) < 4 or any(count[order[i]] < 1.4 * count[order[i + 1]] for i in clear):
+    if len(first) < 4 or any(first[i][1] < clearly * first[i + 1][1] for i in clear):
         return []
-    return distinct[rng.permutation(order[:3]) if form == "common" else order[:3]].tolist()
-
-
-def count_thoughts(forms: Forms, lines: list[list[int]]) -> list[list[int]]:
-    """For each word of all lines the id that stands for how often it has occurred so far, in steps of half an octave.
-
-    Words that know it make the question easy. Without, it is left to one mean over all words, in which
-    a thousand rare ones drown the common ones.
-    """
-    seen: collections.Counter[int] = collections.Counter()
-    thoughts: list[list[int]] = []
-    for line in lines:
-        thoughts.append([])
-        for word in line:
-            seen[word] += 1
-            step = int(2 * math.log2(seen[word]))
-            thoughts[-1].append(forms.count_ids[min(step, len(forms.count_ids) - 1)])
-    return thoughts
+    words = [word for word, _ in first[:3]]
+    return [words[i] for i in rng.permutation(3)] if form == "common" else words
 
 
 def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: np.random.Generator,
@@ -256,10 +241,15 @@ def word_lines(forms: Forms, names: list[int], form: str, num_words: int, rng: n
     lines = [words[i:i + per_line] for i in range(0, len(words), per_line)]
     depths = [DEPTH_OF_LAST_FACT * (i + rng.random()) / len(lines) for i in range(len(lines))]
     placed = [Placed(depth, forms.fill("words", {"words": line})) for depth, line in zip(depths, lines)]
-    for p, line, thoughts in zip(placed, lines, count_thoughts(forms, lines)):
-        after = p.sentence.ids.index(line[0]) + 1  # " Words:" has no name in it
-        p.sentence.thoughts[after:after + len(line)] = thoughts
-    asked = asked_words(form, [word for depth, line in zip(depths, lines) if depth < ask_depth for word in line], rng)
+    seen: collections.Counter[int] = collections.Counter()
+    for p, line in zip(placed, lines) if form == "common" else ():
+        outstanding = asked_words(form, seen, rng, CLEAR_ON_THE_WAY)
+        before_first = p.sentence.ids.index(line[0]) - 1  # " Words:" has no name in it
+        for place in range(before_first, before_first + len(line)) if outstanding else ():
+            p.sentence.outstanding[place] = [word for word in outstanding if word != p.sentence.ids[place]]
+        seen.update(line)
+    before = collections.Counter(word for depth, line in zip(depths, lines) if depth < ask_depth for word in line)
+    asked = asked_words(form, before, rng)
     if asked:
         slots = {f"word{i}": [word] for i, word in enumerate(asked, 1)}
         placed.append(Placed(ask_depth, forms.fill(form, slots, form, tuple(slots)), is_question=True))
@@ -288,6 +278,7 @@ class SequenceMaker:
             raise ValueError(f"{len(placed)} sentences do not fit {length} tokens")
         filler = self._filler(num_filler, rng, is_one_stretch)
         ids, marks, thoughts = np.full(length, BEGIN_ID, np.int64), np.zeros(length, np.int8), np.zeros(length, np.int64)
+        outstanding = np.zeros((length, 3), np.int64)
         at, next_filler, questions = 1, 0, []
         for p in sorted(placed, key=lambda p: p.depth):
             cut = int(p.depth * num_filler)
@@ -296,11 +287,13 @@ class SequenceMaker:
             at, next_filler = at + size, cut
             end = at + len(p.sentence.ids)
             ids[at:end], marks[at:end], thoughts[at:end] = p.sentence.ids, p.sentence.marks, p.sentence.thoughts
+            for place, words in p.sentence.outstanding.items():
+                outstanding[at + place, :len(words)] = words
             if p.is_question:
                 questions.append(at + np.flatnonzero(marks[at:end] >= FIRST_ANSWER))
             at = end
         ids[at:] = filler[next_filler:]
-        return Sequence(ids, marks, thoughts, questions)
+        return Sequence(ids, marks, thoughts, outstanding, questions)
 
     def training_sequence(self, length: int, rng: np.random.Generator) -> Sequence:
         """Facts and questions are 2 to 65 % of the text (short ones have many), of all kinds in random shares.
@@ -319,7 +312,8 @@ class SequenceMaker:
         used = 0
         if rng.random() < 0.9:
             form = "common" if rng.random() < 0.6 else "frequent"
-            num_words = max(60, int(rng.uniform(0.05, 0.4) * length))
+            most = 0.7 if length <= 16384 else 0.4  # short texts can have as many as long ones
+            num_words = max(60, int(rng.uniform(0.05, most) * length))
             ask_depth = 1.0 if rng.random() < 0.5 else float(rng.uniform(0.4, 1.0))
             exact = rng.random() < EXACT_LISTS_SHARE
             placed = word_lines(self.forms, self.names, form, num_words, rng, exact, ask_depth)
@@ -340,14 +334,14 @@ class SequenceMaker:
         return self._lay_out(placed, length, rng, is_one_stretch=False)
 
     def training_batch(self, length: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """ids, marks and thoughts [num_tokens / length, length]."""
+        """ids, marks, thoughts [num_tokens / length, length] and outstanding [..., 3]."""
         made: list[Sequence] = []
         while len(made) < num_tokens // length:
             try:
                 made.append(self.training_sequence(length, rng))
             except ValueError:
                 continue  # more sentences than tokens, which short lengths meet now and then
-        return tuple(np.stack([getattr(s, name) for s in made]) for name in ("ids", "marks", "thoughts"))
+        return tuple(np.stack([getattr(s, name) for s in made]) for name in ("ids", "marks", "thoughts", "outstanding"))
 
     def task(self, kind: str, length: int, rng: np.random.Generator) -> Sequence:
         """One text of an evaluation: facts at random depths, its questions at the end.

@@ -31,12 +31,14 @@ FORMS = pathlib.Path(__file__).resolve().parents[2] / "src/fovea/quality/data/ta
 # Of batches whose texts are shorter than the stage's by a power of two, so that nothing is forgotten.
 SHORTER_SHARE, SHORTER_SHARE_AT_END = 0.25, 0.4
 JUMP_SHARE = 0.4        # of texts whose positions leap ahead
-DECAY_SHARE = 0.35      # of the time, at the end, in which the learning rate falls to zero
+DECAY_SHARE = 0.5       # of the time, at the end, in which the learning rate falls to zero
 WARM_UP_STEPS = 60
 MUON_RATE, ADAM_RATE = 0.02, 2e-3
-ANSWER_WEIGHT = 2.0     # of the answers' losses beside the text's: lists' answers, which are few, have a mean of their own
+ANSWER_WEIGHT = 2.0     # of the answers' loss beside the text's
+LIST_WEIGHT = 1.0       # of that of common and frequent words, which have a mean of their own: they are few
 THOUGHT_WEIGHT = 1.0    # of the loss of what the first layers should find
-TOKENS_PER_THOUGHT = 32  # at least: a batch's thoughts beyond that are left out
+TOKENS_PER_THOUGHT = 32  # at least: a batch's thoughts, and places in lines, beyond that are left out
+LINE_WEIGHT = 1.0       # of that of the words that stand out so far, anywhere in lines of words
 SAVE_SECONDS = 60
 # Weight of one answer token: kinds with few tokens an answer, and hard kinds, count more.
 TOKEN_WEIGHTS = {"code": 1.0, "two_word": 1.5, "list": 0.8, "trace": 1.5, "soft": 5.0, "lives": 5.0, "works": 8.0,
@@ -76,26 +78,22 @@ class TrainingBatches(torch.utils.data.IterableDataset):
     """Batches without end: ids, marks, positions [batch, length], batch * length being `num_tokens`.
 
     And the places, in the flattened batch, at which the first layers should find an id, and which
-    (-100: none, to fill up) [2, num_tokens / TOKENS_PER_THOUGHT]: before answers, and in lists of words.
+    (0: none, to fill up) [num_tokens / TOKENS_PER_THOUGHT]. As many places in lines of words, and
+    which words stand out there [..., 3] (0: fewer, or to fill up).
     """
 
     def __init__(self, material: Material, num_tokens: int, stages: Stages, seed: int, progress):
         self.maker, self.num_tokens, self.stages, self.seed = material.maker("train"), num_tokens, stages, seed
         self.progress = progress  # shared with the training loop
 
-    def _thoughts(self, marks: np.ndarray, thoughts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        before = np.roll(thoughts, -1, 1).reshape(-1)  # no text begins with an answer
-        is_answer = np.roll(marks, -1, 1).reshape(-1) >= sequences.FIRST_ANSWER
+    def _places(self, found: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Of the places found, those that the batch has room for, and their rows of `known`; then others without."""
         size = self.num_tokens // TOKENS_PER_THOUGHT
-        places = np.tile(np.arange(size), (2, 1))  # each once: gradients of one place add up slowly
-        known = np.full((2, size), -100)
-        for row, chosen in enumerate((is_answer, ~is_answer)):
-            found = np.flatnonzero((before > 0) & chosen)
-            if len(found) > size:  # most words of lists are rare: those that are not come first
-                share = np.bincount(before[found])[before[found]] ** -0.5
-                found = rng.choice(found, size, replace=False, p=share / share.sum())
-            places[row, :len(found)], known[row, :len(found)] = found, before[found]
-        return places, known
+        found = rng.permutation(found)[:size]
+        places = np.arange(size)  # each once: gradients of one place add up slowly
+        rows = np.zeros((size, *known.shape[1:]), np.int64)
+        places[:len(found)], rows[:len(found)] = found, known[found]
+        return places, rows
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         torch.set_num_threads(1)
@@ -106,10 +104,13 @@ class TrainingBatches(torch.utils.data.IterableDataset):
             is_last = length == self.stages[-1][0]
             if length > 512 and rng.random() < (SHORTER_SHARE_AT_END if is_last else SHORTER_SHARE):
                 length = 512 << int(rng.integers(0, (length // 512).bit_length() - 1))
-            ids, marks, thoughts = self.maker.training_batch(length, self.num_tokens, rng)
-            places, known = self._thoughts(marks, thoughts, rng)
+            ids, marks, thoughts, outstanding = self.maker.training_batch(length, self.num_tokens, rng)
+            before = np.roll(thoughts, -1, 1).reshape(-1)  # no text begins with an answer
+            places, known = self._places(np.flatnonzero(before), before, rng)
+            outstanding = outstanding.reshape(-1, 3)
+            in_lines, words = self._places(np.flatnonzero(outstanding[:, 0]), outstanding, rng)
             positions = sequences.jumping_positions(*ids.shape, 131072, JUMP_SHARE if length > 1024 else 0.0, rng)
-            yield tuple(torch.from_numpy(a) for a in (ids.astype(np.int32), marks, positions, places, known))
+            yield tuple(torch.from_numpy(a) for a in (ids.astype(np.int32), marks, positions, places, known, in_lines, words))
 
 
 class TaskBatches(torch.utils.data.Dataset):
@@ -153,18 +154,20 @@ def alternatives(targets: torch.Tensor, marks: torch.Tensor) -> tuple[torch.Tens
             torch.stack((torch.ones_like(second), second, third), 1))
 
 
-def thought_loss(middle, norm, embedding, places, known, eps):
-    """Losses [2] of what the first layers should find, read off as the model's end is."""
-    h = decoder_model.rms_norm(middle[places.reshape(-1)], norm, eps)
+def named_loss(hidden, norm, embedding, places, names, eps):
+    """Loss of naming, in equal shares, the ids of `names` [places, any] but 0 at places of the residual stream."""
+    h = decoder_model.rms_norm(hidden[places], norm, eps)
     logits = torch.nn.functional.linear(h, embedding.to(h.dtype)).float()
-    nll = torch.nn.functional.cross_entropy(logits, known.reshape(-1), ignore_index=-100, reduction="none")
-    return nll.view(2, -1).sum(1) / (known >= 0).sum(1).clamp(min=1)
+    is_name = names > 0
+    num_names = is_name.sum(1)
+    nll = torch.logsumexp(logits, -1) - (logits.gather(1, names) * is_name).sum(1) / num_names.clamp(min=1)
+    return (nll * (num_names > 0)).sum() / (num_names > 0).sum().clamp(min=1)
 
 
 class Tally:
     """Sums of one text length since the last report, kept on the device: nothing waits for them."""
 
-    LOSSES = ("text_loss", "answer_loss", "list_loss", "thought_loss", "count_loss")
+    LOSSES = ("text_loss", "answer_loss", "list_loss", "thought_loss", "line_loss")
 
     def __init__(self, device: str):
         self.kinds = torch.zeros(len(sequences.ANSWER_KINDS), 2, device=device)  # right, all
@@ -200,7 +203,7 @@ class Trainer:
                     parameter.copy_(start[name])
         self.decoder = decoder_model.Decoder(config, self.parameters, on_gpu, dtype)
         self.losses = torch.compile(losses) if on_gpu else losses
-        self.thought_loss = torch.compile(thought_loss) if on_gpu else thought_loss
+        self.named_loss = torch.compile(named_loss) if on_gpu else named_loss
         self.cos, self.sin = decoder_model.rope_tables(config, self.device)
         matrices = [p for name, p in self.parameters.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in self.parameters.items() if p.ndim == 1 or "embed" in name]
@@ -209,7 +212,7 @@ class Trainer:
         by_kind = [(0.0, TOKEN_WEIGHTS.get(kind, 0.0), float(kind in LISTS)) for kind in sequences.ANSWER_KINDS]
         self.mark_weights = torch.tensor([(1.0, 0.0, 0.0), (0.0, 0.0, 0.0), *by_kind], device=self.device)
         self.loss_weights = torch.tensor(
-            (1.0, ANSWER_WEIGHT, ANSWER_WEIGHT, THOUGHT_WEIGHT, THOUGHT_WEIGHT), device=self.device)
+            (1.0, ANSWER_WEIGHT, LIST_WEIGHT, THOUGHT_WEIGHT, LINE_WEIGHT), device=self.device)
         self.progress = multiprocessing.Value("d", 0.0)
         batches = TrainingBatches(material, args.batch_tokens, args.stages, args.seed, self.progress)
         self.batches = iter(torch.utils.data.DataLoader(
@@ -222,7 +225,7 @@ class Trainer:
         asked = time.monotonic()
         batch = next(self.batches)
         waited = time.monotonic() - asked
-        ids, marks, positions, places, known = (t.to(self.device, non_blocking=True) for t in batch)
+        ids, marks, positions, places, known, in_lines, words = (t.to(self.device, non_blocking=True) for t in batch)
         ids, positions = ids.long(), positions.long().reshape(-1)
         targets = torch.roll(ids, -1, 1).reshape(-1)
         marks = torch.roll(marks, -1, 1)
@@ -233,7 +236,9 @@ class Trainer:
         eps = self.config.norm_eps
         means, hits = self.losses(
             hidden, norm, embedding, *alternatives(targets, marks), self.mark_weights[marks.long()], eps)
-        all_losses = torch.cat((means, self.thought_loss(middle, norm, embedding, places, known, eps)))
+        thought = self.named_loss(middle, norm, embedding, places, known[:, None], eps)
+        line = self.named_loss(hidden, norm, embedding, in_lines, words, eps)
+        all_losses = torch.cat((means, torch.stack((thought, line))))
         (all_losses * self.loss_weights).sum().backward()
         for group in self.adam.param_groups:
             group["lr"] = ADAM_RATE * factor

@@ -56,24 +56,24 @@ class TrainingTexts(unittest.TestCase):
             self.assertTrue(any(text.startswith(f" The{office} office is in ") for text in texts), texts)
 
     def test_lists_are_asked_about_once(self):
-        ids, marks, _ = self.maker.training_batch(2048, 2048 * 16, np.random.default_rng(1))
+        ids, marks, _, _ = self.maker.training_batch(2048, 2048 * 16, np.random.default_rng(1))
         for form in ("common", "frequent"):
             kind = sequences.FIRST_ANSWER + sequences.ANSWER_KINDS.index(form)
             counts = (marks == kind).sum(axis=1)
             self.assertEqual(set(counts.tolist()), {0, 3}, form)
 
-    def test_the_first_layers_are_asked_how_often_a_word_of_lists_has_occurred(self):
-        lines = sequences.count_thoughts(self.forms, [[5, 6, 5], [7, 5, 5, 6]])
-        steps = [[self.forms.count_ids.index(thought) for thought in line] for line in lines]
-        self.assertEqual(steps, [[0, 0, 2], [0, 3, 4, 2]])  # 1, 1, 2; 1, 3, 4, 2 times
-
+    def test_lines_of_words_know_which_stand_out_but_for_the_last_read(self):
         rng = np.random.default_rng(1)
-        for placed in sequences.word_lines(self.forms, self.names, "common", 400, rng, True, 1.0)[:-1]:
-            ids, thoughts = placed.sentence.ids, placed.sentence.thoughts
-            foretold_after = [ids[i - 1] in self.names for i in range(len(ids)) if thoughts[i]]
-            self.assertEqual(len(thoughts), len(ids))
-            self.assertTrue(all(foretold_after))
-            self.assertEqual(len(foretold_after), sum(word in self.names for word in ids))
+        placed = sequences.word_lines(self.forms, self.names, "common", 900, rng, True, 1.0)
+        common = {word for word in placed[-1].sentence.ids if word in self.names}
+        line = placed[-2].sentence  # nearly all has been seen
+        self.assertEqual(len(common), 3)
+        self.assertGreater(len(line.outstanding), 0)
+        for place, words in line.outstanding.items():
+            self.assertEqual(set(words), common - {line.ids[place]})
+            self.assertIn(line.ids[place + 1], self.names)
+        self.assertFalse(any(p.sentence.outstanding for p in sequences.word_lines(
+            self.forms, self.names, "frequent", 900, rng, True, 1.0)))
 
     def test_every_task_has_its_answers_among_its_facts(self):
         for kind in sequences.TASKS:
