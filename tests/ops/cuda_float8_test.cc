@@ -182,6 +182,13 @@ TEST_F(CudaFloat8, MixturesMatchPlainLoops) {
        .top_k = 4,
        .normalise = true,
        .function = GateFunction::kGeluTanh},
+      // Every expert has every row: three tiles, of which two share weights.
+      {.dim = 256,
+       .num_experts = 2,
+       .expert_dim = 384,
+       .top_k = 2,
+       .normalise = true,
+       .function = GateFunction::kSilu},
   };
   for (const reference::Moe& shape : shapes) {
     const MoeCase moe(shape);

@@ -4,22 +4,28 @@
 #include <type_traits>
 
 #include "fovea/ops/gated_activation.h"
+#include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
 
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+/// `kIsRough`: to within 2^-12, for half of the time in the special function units.
+template <bool kIsRough>
+__device__ inline float sigmoid(float x) {
+  if constexpr (kIsRough) return fmaf(0.5f, ptx::tanh_approx(0.5f * x), 0.5f);
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
 
-/// function(gate) * up, see GateFunction
-template <GateFunction kFunction>
+/// function(gate) * up, see GateFunction; rough for what is rounded to 4 bits.
+template <GateFunction kFunction, bool kIsRough = false>
 __device__ inline float gated(float gate, float up) {
   if constexpr (kFunction == GateFunction::kSilu) {
-    return gate * sigmoid(gate) * up;
+    return gate * sigmoid<kIsRough>(gate) * up;
   } else if constexpr (kFunction == GateFunction::kClampedSwiglu) {
     gate = fminf(gate, 7.0f);
-    return gate * sigmoid(1.702f * gate) * (fminf(fmaxf(up, -7.0f), 7.0f) + 1.0f);
+    return gate * sigmoid<kIsRough>(1.702f * gate) * (fminf(fmaxf(up, -7.0f), 7.0f) + 1.0f);
   } else {
     // 0.5 g (1 + tanh(u)) = g sigmoid(2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
-    return gate * sigmoid(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
+    return gate * sigmoid<kIsRough>(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
   }
 }
 

@@ -3,18 +3,20 @@
 // a tile's columns at a time, so that both kinds of sums fit the registers; while one warpgroup
 // scales, the other multiplies.
 #include "fovea/ops/cuda/gate.cuh"
-#include "fovea/ops/cuda/grouped_kernel.cuh"
+#include "fovea/ops/cuda/grouped_producer_f8.cuh"
 #include "fovea/tensor/cuda/ptx/wgmma.h"
 #include "fovea/tensor/float8.h"
 
 namespace fovea::cuda {
 namespace {
 
-/// Adds 128 columns of the depth to one half of a tile's sums. `scales` are of a thread's two rows
-/// times the weights'.
-template <int kHalf>
+/// Adds 128 columns of the depth to one half of a tile's sums, or, at `kIsFirst`, makes them.
+/// `scales` are of a thread's two rows times the weights'. `meanwhile` runs beside the product and
+/// may read these sums; `afterwards` when the operands have been read.
+template <int kHalf, bool kIsFirst, typename Meanwhile, typename Afterwards>
 __device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b,
-                                const float (&scales)[2]) {
+                                const float (&scales)[2], Meanwhile meanwhile,
+                                Afterwards afterwards) {
   using Product = ptx::Wgmma<Float8E4M3, 128>;
   float partial[64];
   ptx::wgmma_fence();
@@ -25,21 +27,35 @@ __device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b,
                  ptx::advance(b, i * kInstructionBytes));
   }
   ptx::wgmma_commit();
+  meanwhile();
   ptx::wgmma_wait<0>();
+  afterwards();
 #pragma unroll
   for (int i = 0; i < 64; ++i) {
     float& sum = sums[kHalf * 64 + i];
-    sum = fmaf(partial[i], scales[i / 2 % 2], sum);
+    const float scale = scales[i / 2 % 2];
+    sum = kIsFirst ? partial[i] * scale : fmaf(partial[i], scale, sum);
   }
 }
 
-/// `Store::store(params, tile, warpgroup, sums)` writes a tile.
+/// `Store::store<kHalf>(params, tile, warpgroup, turning, sums)` is done with half of a thread's
+/// sums, those of 128 of the 256 rows of weights; the second after the first.
 template <typename Store>
-struct Consumer {
-  static constexpr bool kGathers = Store::kGathers, kHasScales = true;
+struct Work {
+  static constexpr bool kGathers = Store::kGathers, kOverlaps = true;
+  static constexpr int kFullArrivals = kGathers ? 2 : 1;
+
+  static __device__ void produce(const CUtensorMap& in, const CUtensorMap& weights,
+                                 const GroupedParams& p, const Ring& ring) {
+    produce_f8<kGathers>(in, weights, p, ring);
+  }
+
   static __device__ void consume(const GroupedParams& p, Ring ring, int warpgroup) {
+    // Now the compiler knows that it is the same in all threads of a warp.
+    warpgroup = static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(warpgroup)));
+    float sums[128];
+    Tile unstored = {};  // of whom these sums are
     const int end = num_tiles(p);
-    const int row = row_of_thread(warpgroup);
     for (int index = static_cast<int>(blockIdx.x); index < end;
          index += static_cast<int>(gridDim.x)) {
       ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
@@ -48,52 +64,134 @@ struct Consumer {
         skip_tile(p, ring);
         continue;
       }
-      float sums[128] = {};
-      for (int step = 0; step < p.num_steps; ++step) {
+      multiply_stage<true>(p, ring, warpgroup, sums, unstored);
+      unstored = tile;
+      for (int step = 1; step < p.num_steps; ++step) {
         ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
-        if constexpr (kGathers) ptx::async_proxy_fence();
-        const StageFacts& facts = ring.facts();
-        const float rows[2] = {facts.row_scales[row], facts.row_scales[row + 8]};
-        const float weights[2] = {facts.weight_scales[0], facts.weight_scales[1]};
-        const uint64_t a =
-            ptx::k_major_descriptor(ring.data() + static_cast<uint32_t>(warpgroup) * kBoxBytes / 2);
-        const uint64_t b = ptx::k_major_descriptor(ring.data() + kBoxBytes);
-        const float first[2] = {rows[0] * weights[0], rows[1] * weights[0]};
-        add_half<0>(sums, a, b, first);
-        // Always true; it keeps ptxas from holding both halves' partial sums, which would not fit.
-        if (p.columns > 0) {
-          const float second[2] = {rows[0] * weights[1], rows[1] * weights[1]};
-          add_half<1>(sums, a, ptx::advance(b, kBoxBytes), second);
-        }
-        release_stage(ring.empty_barrier());
-        ring.advance();
+        multiply_stage<false>(p, ring, warpgroup, sums, unstored);
       }
-      Store::store(p, tile, warpgroup, sums);
+    }
+    if (unstored.num_rows > 0) {
+      Store::template store<0>(p, unstored, warpgroup, ring.turning(), sums);
+      Store::template store<1>(p, unstored, warpgroup, ring.turning(), sums);
+    }
+  }
+
+ private:
+  /// `kIsFirst`: of a tile; stores the one before beside the products.
+  template <bool kIsFirst>
+  static __device__ void multiply_stage(const GroupedParams& p, Ring& ring, int warpgroup,
+                                        float (&sums)[128], const Tile& unstored) {
+    const StageFacts& facts = ring.facts();
+    const int row = row_of_thread(warpgroup);
+    const float rows[2] = {facts.row_scales[row], facts.row_scales[row + 8]};
+    const float weights[2] = {facts.weight_scales[0], facts.weight_scales[1]};
+    const uint64_t a =
+        ptx::k_major_descriptor(ring.data() + static_cast<uint32_t>(warpgroup) * kBoxBytes / 2);
+    const uint64_t b = ptx::k_major_descriptor(ring.data() + kBoxBytes);
+    const float first[2] = {rows[0] * weights[0], rows[1] * weights[0]};
+    add_half<0, kIsFirst>(
+        sums, a, b, first,
+        [&] {
+          if (kIsFirst && unstored.num_rows > 0) {
+            Store::template store<0>(p, unstored, warpgroup, ring.turning(), sums);
+          }
+        },
+        [] {});
+    // Always true; it keeps ptxas from holding both halves' partial sums, which would not fit.
+    if (p.columns > 0) {
+      const float second[2] = {rows[0] * weights[1], rows[1] * weights[1]};
+      add_half<1, kIsFirst>(
+          sums, a, ptx::advance(b, kBoxBytes), second,
+          [&] {
+            if (kIsFirst && unstored.num_rows > 0) {
+              Store::template store<1>(p, unstored, warpgroup, ring.turning(), sums);
+            }
+          },
+          [&] { release_stage(ring.empty_barrier()); });
+    }
+    ring.advance();
+  }
+};
+
+/// The sums as they are, rounded to bf16. A warp turns 16 rows x 64 columns at a time, so that it
+/// writes whole lines.
+struct StoreBf16 {
+  static constexpr bool kGathers = false;
+  template <int kHalf>
+  static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
+                               uint32_t turning, const float (&sums)[128]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp_row = first_row_of_warp(warpgroup);
+    // Lanes give the places of rows of four matrices of 8 x 8: two below each other, twice.
+    const auto to_line = static_cast<uint32_t>(lane % 16 * 128 + lane / 16 * 16);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = kHalf * 64 + part * 32 + pair * 8 + i * 2;
+          words[i] = ptx::pack2<__nv_bfloat16>(sums[at], sums[at + 1]);
+        }
+        const uint32_t place = to_line + static_cast<uint32_t>(pair) * 32;
+        ptx::store_matrices(turning + ptx::swizzle128(place), words);
+      }
+      __syncwarp();
+      const int column = tile.column + kHalf * 128 + part * 64 + lane % 8 * 8;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane / 8;
+        const uint4 piece = ptx::load_shared16(
+            turning + ptx::swizzle128(static_cast<uint32_t>(row * 128 + lane % 8 * 16)));
+        if (warp_row + row >= tile.num_rows || column >= p.columns) continue;
+        *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) +
+                                  (tile.row + warp_row + row) * p.out_stride + column) = piece;
+      }
+      __syncwarp();
     }
   }
 };
 
+/// Turns 16 rows x 32 columns of a warp at a time, so that whole lines are written: of pieces of
+/// lines the L2 cache takes, and adds, far fewer.
 template <bool kAdd>
 struct StoreF32 {
   static constexpr bool kGathers = false;
+  template <int kHalf>
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
-                               const float (&sums)[128]) {
+                               uint32_t turning, const float (&sums)[128]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp_row = first_row_of_warp(warpgroup);
+    const auto from = static_cast<uint32_t>(lane / 4 * 128 + lane % 4 * 8);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row_of_thread(warpgroup) + half * 8;
-      if (row >= tile.num_rows) continue;
-      float* to = static_cast<float*>(p.out) + (tile.row + row) * p.out_stride + tile.column +
-                  threadIdx.x % 4 * 2;
+    for (int part = 0; part < 4; ++part) {
 #pragma unroll
-      for (int group = 0; group < 32; ++group) {
-        if (tile.column + group * 8 >= p.columns) continue;
-        const float2 value = {sums[group * 4 + half * 2], sums[group * 4 + half * 2 + 1]};
+      for (int i = 0; i < 8; ++i) {
+        const int at = kHalf * 64 + part * 16 + i * 2;
+        const uint32_t offset = from + static_cast<uint32_t>(i % 2 * 8 * 128 + i / 2 * 32);
+        ptx::store_shared8(turning + ptx::swizzle128(offset), sums[at], sums[at + 1]);
+      }
+      __syncwarp();
+      const int column = tile.column + kHalf * 128 + part * 32 + lane % 8 * 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane / 8;
+        const uint4 piece = ptx::load_shared16(
+            turning + ptx::swizzle128(static_cast<uint32_t>(row * 128 + lane % 8 * 16)));
+        if (warp_row + row >= tile.num_rows || column >= p.columns) continue;
+        float* to =
+            static_cast<float*>(p.out) + (tile.row + warp_row + row) * p.out_stride + column;
+        const float4 values = {__uint_as_float(piece.x), __uint_as_float(piece.y),
+                               __uint_as_float(piece.z), __uint_as_float(piece.w)};
         if constexpr (kAdd) {
-          ptx::add_global(to + group * 8, value.x, value.y);
+          ptx::add_global(to, values);
         } else {
-          *reinterpret_cast<float2*>(to + group * 8) = value;
+          *reinterpret_cast<float4*>(to) = values;
         }
       }
+      __syncwarp();
     }
   }
 };
@@ -102,8 +200,20 @@ struct StoreF32 {
 template <GateFunction kFunction>
 struct StoreGatedF8 {
   static constexpr bool kGathers = true;
+  template <int kHalf>
   static __device__ void store(const GroupedParams& p, const Tile& tile, int warpgroup,
-                               float (&sums)[128]) {
+                               uint32_t /*turning*/, float (&sums)[128]) {
+    if constexpr (kHalf == 0) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) sums[64 + i] = gated<kFunction, true>(sums[i], sums[64 + i]);
+    } else {
+      round(p, tile, warpgroup, sums);
+    }
+  }
+
+ private:
+  static __device__ void round(const GroupedParams& p, const Tile& tile, int warpgroup,
+                               const float (&sums)[128]) {
     const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -111,9 +221,7 @@ struct StoreGatedF8 {
       float largest = 0;
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
-        const int at = i / 2 * 4 + half * 2 + i % 2;
-        sums[at] = gated<kFunction>(sums[at], sums[at + 64]);
-        largest = fmaxf(largest, fabsf(sums[at]));
+        largest = fmaxf(largest, fabsf(sums[64 + i / 2 * 4 + half * 2 + i % 2]));
       }
       largest = ptx::quad_max(largest);
       const float scale = largest > 0 ? largest / kMaxFloat8E4M3 : 1.0f;
@@ -124,7 +232,7 @@ struct StoreGatedF8 {
       for (int part = 0; part < 2; ++part) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int at = (i * 4 + part * 2) * 4 + half * 2;
+          const int at = 64 + (i * 4 + part * 2) * 4 + half * 2;
           words[part][i] = ptx::pack_e4m3(sums[at] * inverse, sums[at + 1] * inverse,
                                           sums[at + 4] * inverse, sums[at + 5] * inverse);
         }
@@ -147,17 +255,16 @@ struct StoreGatedF8 {
 }  // namespace
 
 void launch_grouped_f8(const GroupedLaunch& launch, GroupedOutput output) {
-  if (output == GroupedOutput::kBf16) return launch_grouped_kernel<Consumer<StoreBf16>>(launch);
-  if (output == GroupedOutput::kF32)
-    return launch_grouped_kernel<Consumer<StoreF32<false>>>(launch);
-  launch_grouped_kernel<Consumer<StoreF32<true>>>(launch);
+  if (output == GroupedOutput::kBf16) return launch_grouped_kernel<Work<StoreBf16>>(launch);
+  if (output == GroupedOutput::kF32) return launch_grouped_kernel<Work<StoreF32<false>>>(launch);
+  launch_grouped_kernel<Work<StoreF32<true>>>(launch);
 }
 
 void launch_grouped_f8_gated(const GroupedLaunch& launch, GateFunction function) {
   if (function == GateFunction::kSilu) {
-    launch_grouped_kernel<Consumer<StoreGatedF8<GateFunction::kSilu>>>(launch);
+    launch_grouped_kernel<Work<StoreGatedF8<GateFunction::kSilu>>>(launch);
   } else {
-    launch_grouped_kernel<Consumer<StoreGatedF8<GateFunction::kGeluTanh>>>(launch);
+    launch_grouped_kernel<Work<StoreGatedF8<GateFunction::kGeluTanh>>>(launch);
   }
 }
 

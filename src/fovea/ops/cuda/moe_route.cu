@@ -12,11 +12,14 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kExpertsPerLane = static_cast<int>(kMaxExperts) / 32;
 
-/// Numbers order as these integers do; NaN comes last.
+/// Numbers order as these integers do; NaN comes last. Never 0.
 __device__ inline uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
-  if (x != x) return 0;
+  if (x != x) return 1;
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ inline float unordered(uint32_t key) {
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
 /// A warp per row; lane l has the logits of experts l, l + 32, ...
@@ -47,33 +50,28 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, co
   for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
 
   // The best key in each round: larger logits first, equal ones by their number.
-  uint32_t taken = 0;  // bit i: expert lane + 32 i
+  uint32_t keys[kExpertsPerLane];  // 0: taken
+#pragma unroll
+  for (int i = 0; i < kExpertsPerLane; ++i) {
+    keys[i] = lane + 32 * i < num_experts ? ordered(logit[i]) : 0;
+  }
   float chosen_sum = 0, weight = 0;
   int chosen = 0;
   for (int k = 0; k < top_k; ++k) {
-    uint64_t best = 0;
+    uint32_t best = 0;
+    int mine = 0;
 #pragma unroll
     for (int i = 0; i < kExpertsPerLane; ++i) {
-      const int expert = lane + 32 * i;
-      if (expert >= num_experts || (taken >> i & 1) != 0) continue;
-      const uint64_t key =
-          uint64_t{ordered(logit[i])} << 32 | static_cast<uint32_t>(kMaxExperts - expert);
-      best = max(best, key);
+      if (keys[i] > best) mine = lane + 32 * i;
+      best = max(best, keys[i]);
     }
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) {
-      best = max(best, static_cast<uint64_t>(
-                           __shfl_xor_sync(~0u, static_cast<unsigned long long>(best), o)));
-    }
-    const int expert = static_cast<int>(kMaxExperts) - static_cast<int>(best & 0xffffffffu);
-    float mine = 0;
+    const uint32_t key = __reduce_max_sync(~0u, best);
+    const int expert = __reduce_min_sync(~0u, best == key ? mine : static_cast<int>(kMaxExperts));
 #pragma unroll
     for (int i = 0; i < kExpertsPerLane; ++i) {
-      if (expert != lane + 32 * i) continue;
-      taken |= 1u << i;
-      mine = expf(logit[i] - largest);
+      if (expert == lane + 32 * i) keys[i] = 0;
     }
-    const float probability = __shfl_sync(~0u, mine, expert % 32);
+    const float probability = expf(unordered(key) - largest);
     chosen_sum += probability;
     if (lane == k) {
       chosen = expert;

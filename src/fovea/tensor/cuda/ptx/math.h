@@ -16,6 +16,12 @@ FOVEA_DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/// To within 2^-11 of the result.
+FOVEA_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 FOVEA_DEVICE float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -85,12 +91,32 @@ FOVEA_DEVICE uint32_t load_shared(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-/// Adds to two floats of global memory, aligned to 8 bytes, without waiting for them.
-FOVEA_DEVICE void add_global(float* address, float x, float y) {
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(x), "f"(y)
+FOVEA_DEVICE uint4 load_shared16(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+/// Four matrices of 8 x 8 elements of 16 bits. Lane l gives the place of row l % 8 of matrix l / 8,
+/// and has of row l / 4 of each the elements 2 (l % 4) and the next.
+FOVEA_DEVICE void store_matrices(uint32_t row_address, const uint32_t (&words)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
+}
+/// Adds to four floats of global memory, aligned to 16 bytes, without waiting for them.
+FOVEA_DEVICE void add_global(float* address, const float4& x) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(x.x),
+               "f"(x.y), "f"(x.z), "f"(x.w)
                : "memory");
 }
 
+FOVEA_DEVICE void store_shared8(uint32_t address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
 FOVEA_DEVICE void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

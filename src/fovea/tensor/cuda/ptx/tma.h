@@ -38,6 +38,14 @@ FOVEA_DEVICE uint64_t evict_first_policy() {
 /// Loads `bytes` that lie one after another, a multiple of 16 at addresses that are multiples
 /// of 16.
 FOVEA_DEVICE void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
+                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+FOVEA_DEVICE void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
                             uint32_t barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
