@@ -167,6 +167,9 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
            "self_similar: blocks whose keys agree less are kept");
   add_knob(command, "--nearest-gap", selector.nearest_gap,
            "nearest: nats that a block may stay below a query's best");
+  add_knob(command, "--mass-power", selector.mass_power,
+           "mass: power of a row's probabilities before rows are added up; more than 1 gives rows "
+           "that look at little more say");
   add_knob(command, "--least-peak", selector.least_peak,
            "peak: probability that some query must give a block");
   add_choice<Aggregation>(command, "--aggregation", selector.aggregation, kAggregations,

@@ -44,6 +44,7 @@ nlohmann::json to_json(const AttentionSettings& settings) {
       {"most_divergence", selector.most_divergence},
       {"least_similarity", selector.least_similarity},
       {"nearest_gap", selector.nearest_gap},
+      {"mass_power", selector.mass_power},
       {"least_peak", selector.least_peak},
       {"periphery", settings.periphery ? "mean" : "none"},
       {"decode", settings.sparse_decode ? "sparse" : "dense"}};

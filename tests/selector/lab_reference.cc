@@ -315,7 +315,10 @@ Judged judge_mass(const Question& asked) {
   Judged judged;
   for (int64_t b = 0; b < asked.q_block; ++b) {
     double sum = 0;
-    for (const Row& row : masses) sum += std::exp(row[static_cast<size_t>(b)] - log_sum_exp(row));
+    for (const Row& row : masses) {
+      sum += std::pow(std::exp(row[static_cast<size_t>(b)] - log_sum_exp(row)),
+                      static_cast<double>(asked.head.settings().mass_power));
+    }
     judged.score.push_back(sum / static_cast<double>(masses.size()));
   }
   keep_coverage(asked, 0, judged);

@@ -281,6 +281,24 @@ TEST(QueryAware, FollowsItsReferenceWithBothPatterns) {
   EXPECT_NE(densities.front(), densities.back());
 }
 
+TEST(Mass, FollowsItsReferenceWithAPower) {
+  const CaseShape shape;
+  for (const float density : {0.0f, 0.3f}) {
+    SelectorSettings settings = settings_for(SelectorMethod::kMass);
+    settings.mass_power = 1.5f;
+    settings.density = density;
+    const Prompt prompt = make_prompt(shape, 29 * shape.block_size + 5, 23);
+    WholePrompt powered(shape, prompt, settings);
+    expect_reference_lists(powered.call.params);
+    BlockSelection selection, plain;
+    select_blocks(powered.call.params, {}, selection);
+    settings.mass_power = 1;
+    WholePrompt whole(shape, prompt, settings);
+    select_blocks(whole.call.params, {}, plain);
+    EXPECT_NE(selection.blocks, plain.blocks);
+  }
+}
+
 // The similarities of the case's blocks are spread out: under the least of them all speak for
 // themselves, over the largest none does.
 TEST(SelfSimilar, KeepsEverythingThatDiffers) {

@@ -50,6 +50,7 @@ TEST(SelectorSettings, NamesTheFirstBrokenRule) {
   EXPECT_THAT(error([](auto& s) { s.most_divergence = 2; }), HasSubstr("most_divergence"));
   EXPECT_THAT(error([](auto& s) { s.least_similarity = -1; }), HasSubstr("least_similarity"));
   EXPECT_THAT(error([](auto& s) { s.nearest_gap = -1; }), HasSubstr("nearest_gap"));
+  EXPECT_THAT(error([](auto& s) { s.mass_power = 0; }), HasSubstr("mass_power"));
   EXPECT_THAT(error([](auto& s) { s.least_peak = 2; }), HasSubstr("least_peak"));
   EXPECT_THAT(error([](auto& s) {
                 s.method = SelectorMethod::kAntidiagonal;

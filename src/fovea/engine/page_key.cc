@@ -21,13 +21,13 @@ uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
 
 std::string settings_text(const SelectorSettings& s) {
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
       selector_method_name(s.method), s.block_size, s.alpha_base, s.alpha_rescue, s.quantile_low,
       s.quantile_high, static_cast<int>(s.quantiles), s.uplift_clamp, s.forced_in_maximum,
       s.density, s.rescue_share, s.sink_blocks, s.local_blocks, s.dense_tail_blocks,
       s.streaming_sink_tokens, s.streaming_local_tokens, s.num_witnesses,
       static_cast<int>(s.aggregation), s.coverage, s.antidiagonal_stride, s.least_similarity,
-      s.nearest_gap, s.least_peak, static_cast<int>(s.witness_choice), s.f8_witnesses,
+      s.nearest_gap, s.mass_power, s.least_peak, static_cast<int>(s.witness_choice), s.f8_witnesses,
       s.calm_quantile, s.skip_by_bound, s.lists_per_kv_head);
 }
 

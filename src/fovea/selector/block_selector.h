@@ -114,6 +114,7 @@ struct SelectorSettings {
   float most_divergence = 0.1f;     // query_aware: of means from the truth, before it keeps lines
   float least_similarity = 0.6f;    // self_similar: mean cosine under which a mean does not speak
   float nearest_gap = 0;            // nearest: nats below a query's best row
+  float mass_power = 1;             // mass: that probabilities are raised to before they are added
   float least_peak = 0.3f;          // peak: probability that some query must give a block
 };
 

@@ -178,6 +178,8 @@ void check_selector_settings(const SelectorSettings& settings) {
   check_share(settings.least_similarity, "least_similarity");
   check_argument(std::isfinite(settings.nearest_gap) && settings.nearest_gap >= 0,
                  "nearest_gap must be finite and not negative, got {}", settings.nearest_gap);
+  check_argument(settings.mass_power >= 0.1f && settings.mass_power <= 10,
+                 "mass_power must be in [0.1, 10], got {}", settings.mass_power);
   check_share(settings.least_peak, "least_peak");
 }
 

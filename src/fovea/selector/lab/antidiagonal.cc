@@ -46,7 +46,7 @@ class Antidiagonal final : public Method {
       std::fill(plane.row(u) + own + first_group + u + 1, plane.row(u) + num_cols, kUnseen);
     }
     plane_ops().sum_of_rows(plane, scratch.of_row.data());
-    plane_ops().add_probabilities(plane, scratch.of_row.data(), scratch.of_col.data());
+    plane_ops().add_probabilities(plane, scratch.of_row.data(), 1, scratch.of_col.data());
     for (int64_t b = 0; b < block.index; ++b) {
       const float* const first = scratch.of_col.data() + b * groups_per_block_;
       float sum = 0;

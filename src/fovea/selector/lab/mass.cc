@@ -9,7 +9,8 @@
 namespace fovea::lab {
 namespace {
 
-// `mass`: the smallest set of blocks that holds a share of the attention, averaged over the rows.
+// `mass`: the smallest set of blocks that holds a share of the attention, averaged over the rows;
+// or of a power of it, by which rows that look at little count for more.
 class Mass final : public Method {
  public:
   explicit Mass(const Sequence& sequence) : sequence_(sequence), columns_(sequence) {}
@@ -17,7 +18,8 @@ class Mass final : public Method {
   void judge(const QueryBlock& block, Scratch& scratch, Verdict& verdict) const override {
     const Plane plane = columns_.masses(block, scratch);
     plane_ops().sum_of_rows(plane, scratch.of_row.data());
-    plane_ops().add_probabilities(plane, scratch.of_row.data(), scratch.of_col.data());
+    plane_ops().add_probabilities(plane, scratch.of_row.data(),
+                                  sequence_.params.settings.mass_power, scratch.of_col.data());
     for (size_t b = 0; b < verdict.score.size(); ++b) {
       verdict.score[b] = scratch.of_col[b] / static_cast<float>(block.num_rows);
     }

@@ -44,8 +44,8 @@ struct PlaneOps {
   void (*sum_of_cols)(const Plane& plane, float* of_col);
   /// of_col[c] = max over rows of plane[r, c] - of_row[r].
   void (*max_of_cols)(const Plane& plane, const float* of_row, float* of_col);
-  /// of_col[c] = sum over rows of 2^(plane[r, c] - of_row[r]).
-  void (*add_probabilities)(const Plane& plane, const float* of_row, float* of_col);
+  /// of_col[c] = sum over rows of 2^(power (plane[r, c] - of_row[r])).
+  void (*add_probabilities)(const Plane& plane, const float* of_row, float power, float* of_col);
 };
 
 /// The fastest that this processor can run.

@@ -87,11 +87,11 @@ void max_of_cols(const Plane& plane, const float* of_row, float* of_col) {
   }
 }
 
-void add_probabilities(const Plane& plane, const float* of_row, float* of_col) {
+void add_probabilities(const Plane& plane, const float* of_row, float power, float* of_col) {
   for (int64_t c = 0; c < plane.num_cols(); c += kLanes) {
     F32x16 sum = {};
     for (int64_t r = 0; r < plane.num_rows; ++r) {
-      sum += exp2_lanes(widen(plane.row(r) + c) - of_row[r]);
+      sum += exp2_lanes(power * (widen(plane.row(r) + c) - of_row[r]));
     }
     store(of_col + c, sum);
   }
