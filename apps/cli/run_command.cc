@@ -209,6 +209,8 @@ void add_run_command(CLI::App& app) {
       ->type_name("FILE");
   add_prompt_options(*command, options->prompt);
   add_sampling_options(*command, *options);
+  // A prompt mostly ends with its question, whose own rows lose most; docs/quality.md.
+  options->knobs.selector.dense_tail_blocks = 2;
   add_attention_options(*command, options->knobs);
   command->footer(
       "The text goes to standard output, what it took to standard error.\n"

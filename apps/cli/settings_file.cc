@@ -108,7 +108,9 @@ json selection_settings(const CLI::App& command) {
   json settings = json::object();
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_group() != kSelectionGroup || option->get_name() == kSettingsOption) continue;
-    if (option->get_name() == "--min-sparse-len" && option->count() == 0) continue;
+    const bool is_readers_choice =
+        option->get_name() == "--min-sparse-len" || option->get_name() == "--dense-tail";
+    if (is_readers_choice && option->count() == 0) continue;
     if (is_flag(*option)) {
       settings[key_of(*option)] = option->count() > 0 && option->as<bool>();
       continue;

@@ -18,7 +18,8 @@ inline constexpr const char* kSelectionGroup = "Selection";
 void add_settings_option(CLI::App& command);
 
 /// Options of kSelectionGroup, as given or by default, by their names with _ for -. Without those
-/// that are measured rather than chosen where a prompt is read: --min-sparse-len, unless given.
+/// that the command that reads a prompt chooses better: --min-sparse-len and --dense-tail, unless
+/// given.
 nlohmann::json selection_settings(const CLI::App& command);
 
 /// The content of a settings file: `settings` as above, `calibration` free.

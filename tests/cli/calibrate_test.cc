@@ -52,6 +52,7 @@ TEST(Calibrate, PicksTheLowestDensityThatLosesNoMore) {
   EXPECT_GT(highest_bad, 0);
   EXPECT_LT(highest_bad, picked);
   EXPECT_EQ(report.at("settings").at("density"), picked);
+  EXPECT_FALSE(report.at("settings").contains("dense_tail"));  // left to whoever reads the prompt
   ASSERT_EQ(calibration.at("transfers").size(), 2u);
   EXPECT_EQ(calibration.at("transfers").at(0).at("where"), "held-out text");
   EXPECT_THAT(calibration.at("transfers").at(1).at("where").get<std::string>(), HasSubstr("512"));

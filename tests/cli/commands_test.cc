@@ -94,8 +94,10 @@ TEST(Run, JsonHasTimesAccountingAndConditions) {
   EXPECT_EQ(json.at("prompt_cut"), true);
   EXPECT_EQ(json.at("output_tokens"), 4);
   EXPECT_EQ(json.at("selector").at("method"), "witness");
-  // Eight blocks make 36 causal pairs; first, own and previous block alone are 21 of them.
-  EXPECT_NEAR(json.at("density").get<double>(), 21.0 / 36, 1e-9);
+  EXPECT_EQ(json.at("selector").at("dense_tail_blocks"), 2);
+  // Eight blocks make 36 causal pairs. Each of the first six query blocks keeps first, own and
+  // previous block alone, 15 in all; the last two read all of 7 and 8.
+  EXPECT_NEAR(json.at("density").get<double>(), 30.0 / 36, 1e-9);
   EXPECT_EQ(json.at("prefill").at("head_density").size(), 6u);
   EXPECT_GT(json.at("ttft_ms"), 0);
   EXPECT_EQ(json.at("conditions").at("flags").at("--density"), "0.3");
