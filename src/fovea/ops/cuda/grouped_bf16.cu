@@ -33,8 +33,8 @@ class RowCopier {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const uint32_t rows_at = box + static_cast<uint32_t>(i) * 32 * ptx::kPanelRowBytes;
-      ptx::copy_async16(rows_at + to_, from_[i] + at, is_there);
-      ptx::copy_async16(rows_at + (to_ ^ 64), from_[i] + at + 64, other_is_there);
+      ptx::copy_16(rows_at + to_, from_[i] + at, is_there);
+      ptx::copy_16(rows_at + (to_ ^ 64), from_[i] + at + 64, other_is_there);
     }
   }
 
@@ -64,14 +64,7 @@ __device__ inline void produce_bf16(const CUtensorMap& in, const CUtensorMap& we
       if (thread == 0) {
         ring.facts().tile = tile;
         ptx::mbarrier_arrive_expect(full, kStageBytes - (kGathers ? kBoxBytes : 0));
-        const int column = step * p.depth_per_step;
-        if constexpr (!kGathers) {
-          ptx::tma_load(ring.data(), &in, full, {.column = column, .row = tile.row});
-        }
-        ptx::tma_load(ring.data() + kBoxBytes, &weights, full,
-                      {.column = column, .row = tile.weight_row});
-        ptx::tma_load(ring.data() + 2 * kBoxBytes, &weights, full,
-                      {.column = column, .row = tile.weight_row + p.second_half});
+        ask_for_boxes<kGathers>(in, weights, p, tile, step, ring);
       }
       if constexpr (kGathers) {
         copier.copy(p, ring.data(), step);

@@ -114,6 +114,22 @@ struct Work {
   }
 };
 
+/// Writes the 16 rows of 128 bytes that a warp has turned, whole lines at a time: `write(offset,
+/// piece)` of 16 bytes, for elements of `out` from `offset` on. `column` is the lane's.
+template <class Write>
+__device__ inline void write_turned(const GroupedParams& p, const Tile& tile, int warp_row,
+                                    int column, uint32_t turning, Write&& write) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = i * 4 + lane / 8;
+    const uint4 piece = ptx::load_shared16(
+        turning + ptx::swizzle128(static_cast<uint32_t>(row * 128 + lane % 8 * 16)));
+    if (warp_row + row >= tile.num_rows || column >= p.columns) continue;
+    write((tile.row + warp_row + row) * p.out_stride + column, piece);
+  }
+}
+
 /// The sums as they are, rounded to bf16. A warp turns 16 rows x 64 columns at a time, so that it
 /// writes whole lines.
 struct StoreBf16 {
@@ -140,15 +156,9 @@ struct StoreBf16 {
       }
       __syncwarp();
       const int column = tile.column + kHalf * 128 + part * 64 + lane % 8 * 8;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane / 8;
-        const uint4 piece = ptx::load_shared16(
-            turning + ptx::swizzle128(static_cast<uint32_t>(row * 128 + lane % 8 * 16)));
-        if (warp_row + row >= tile.num_rows || column >= p.columns) continue;
-        *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) +
-                                  (tile.row + warp_row + row) * p.out_stride + column) = piece;
-      }
+      write_turned(p, tile, warp_row, column, turning, [&](int64_t offset, const uint4& piece) {
+        *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) + offset) = piece;
+      });
       __syncwarp();
     }
   }
@@ -175,14 +185,8 @@ struct StoreF32 {
       }
       __syncwarp();
       const int column = tile.column + kHalf * 128 + part * 32 + lane % 8 * 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane / 8;
-        const uint4 piece = ptx::load_shared16(
-            turning + ptx::swizzle128(static_cast<uint32_t>(row * 128 + lane % 8 * 16)));
-        if (warp_row + row >= tile.num_rows || column >= p.columns) continue;
-        float* to =
-            static_cast<float*>(p.out) + (tile.row + warp_row + row) * p.out_stride + column;
+      write_turned(p, tile, warp_row, column, turning, [&](int64_t offset, const uint4& piece) {
+        float* to = static_cast<float*>(p.out) + offset;
         const float4 values = {__uint_as_float(piece.x), __uint_as_float(piece.y),
                                __uint_as_float(piece.z), __uint_as_float(piece.w)};
         if constexpr (kAdd) {
@@ -190,7 +194,7 @@ struct StoreF32 {
         } else {
           *reinterpret_cast<float4*>(to) = values;
         }
-      }
+      });
       __syncwarp();
     }
   }

@@ -7,7 +7,7 @@
 
 #include "fovea/ops/cuda/grouped_launch.h"
 #include "fovea/tensor/cuda/launch_overlapping.h"
-#include "fovea/tensor/cuda/ptx/cp_async.h"
+#include "fovea/tensor/cuda/ptx/async_copy.h"
 #include "fovea/tensor/cuda/ptx/grid_dependency.h"
 #include "fovea/tensor/cuda/ptx/math.h"
 #include "fovea/tensor/cuda/ptx/mbarrier.h"
@@ -107,6 +107,22 @@ __device__ inline void skip_tile(const GroupedParams& p, Ring& ring) {
     release_stage(ring.empty_barrier());
     ring.advance();
   }
+}
+
+/// One thread: asks for a step's boxes, of rows unless they are gathered, and both of weights.
+template <bool kGathers>
+__device__ inline void ask_for_boxes(const CUtensorMap& in, const CUtensorMap& weights,
+                                     const GroupedParams& p, const Tile& tile, int step,
+                                     const Ring& ring) {
+  const uint32_t full = ring.full_barrier();
+  const int column = step * p.depth_per_step;
+  if constexpr (!kGathers) {
+    ptx::tma_load(ring.data(), &in, full, {.column = column, .row = tile.row});
+  }
+  ptx::tma_load(ring.data() + kBoxBytes, &weights, full,
+                {.column = column, .row = tile.weight_row});
+  ptx::tma_load(ring.data() + 2 * kBoxBytes, &weights, full,
+                {.column = column, .row = tile.weight_row + p.second_half});
 }
 
 /// Word i of lane t goes to lane i as its word t, among the 4 lanes of a quad.

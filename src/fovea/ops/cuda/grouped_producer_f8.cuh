@@ -35,14 +35,7 @@ __device__ inline void load_boxes(const CUtensorMap& in, const CUtensorMap& weig
       }
       const uint32_t full = ring.full_barrier();
       ptx::mbarrier_arrive_expect(full, kBytes);
-      const int column = step * p.depth_per_step;
-      if constexpr (!kGathers) {
-        ptx::tma_load(ring.data(), &in, full, {.column = column, .row = tile.row});
-      }
-      ptx::tma_load(ring.data() + kBoxBytes, &weights, full,
-                    {.column = column, .row = tile.weight_row});
-      ptx::tma_load(ring.data() + 2 * kBoxBytes, &weights, full,
-                    {.column = column, .row = tile.weight_row + p.second_half});
+      ask_for_boxes<kGathers>(in, weights, p, tile, step, ring);
       if constexpr (!kGathers) {
         ptx::bulk_load(ptx::shared_address(facts.row_scales),
                        p.in_scales + step * p.in_scale_stride + tile.row, kRowScaleBytes, full);
@@ -76,14 +69,14 @@ class Copier {
     for (int i = 0; i < kPasses; ++i) {
       const uint32_t rows_at = box + static_cast<uint32_t>(i) * kRowsPerPass * ptx::kPanelRowBytes;
       const uint8_t* from = in + from_[i] * p.in_stride_bytes;
-      ptx::copy_async16(rows_at + to_, from, left > 0);
-      ptx::copy_async16(rows_at + (to_ ^ 64), from + 64, left > 64);
+      ptx::copy_16(rows_at + to_, from, left > 0);
+      ptx::copy_16(rows_at + (to_ ^ 64), from + 64, left > 64);
     }
     const float* scales = p.in_scales + step * p.in_scale_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      ptx::copy_async4(ptx::shared_address(facts.row_scales + thread_ + i * kCopierThreads),
-                       scales + row_scales_[i]);
+      ptx::copy_4(ptx::shared_address(facts.row_scales + thread_ + i * kCopierThreads),
+                  scales + row_scales_[i]);
     }
   }
 

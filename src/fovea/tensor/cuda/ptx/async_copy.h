@@ -1,5 +1,6 @@
-// Copies of 16 bytes from global to shared memory that a thread asks for and takes up later. They
-// pass the L1 cache by: what is in flight is bound by shared memory alone.
+// Copies from global to shared memory that a thread asks for and does not wait for: unlike the copy
+// engine's, each goes its own way. Those of 16 bytes pass the L1 cache by, so that what is in
+// flight is bound by shared memory alone.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,23 @@ FOVEA_DEVICE void copy_16(uint32_t destination, const void* source, bool is_ther
       "l"(source), "r"(is_there ? 16 : 0), "l"(policy)
       : "memory");
 }
+FOVEA_DEVICE void copy_16(uint32_t destination, const void* source, bool is_there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "r"(is_there ? 16 : 0)
+               : "memory");
+}
 FOVEA_DEVICE void copy_16(uint32_t destination, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source)
                : "memory");
+}
+FOVEA_DEVICE void copy_4(uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+/// Arrives at `barrier` when all copies that this thread has asked for have landed. What they wrote
+/// is ordinary memory: who reads it through the tensor cores calls async_proxy_fence() first.
+FOVEA_DEVICE void mbarrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 /// Makes a group of the copies that this thread has asked for since the last one.
 FOVEA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
