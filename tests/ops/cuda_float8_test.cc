@@ -64,20 +64,13 @@ Quantized quantize(const std::vector<float>& x, int64_t rows, int64_t columns, i
   return result;
 }
 
-class CudaFloat8 : public testing::Test {
+class CudaFloat8 : public test::GpuRowOps {
  protected:
-  void SetUp() override {
-    if (const std::string reason = why_unusable(kGpu.device); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
-    ops_ = make_row_ops(DType::kBF16, kGpu);
-  }
   static PackedWeights matrix(const std::vector<float>& values, int64_t rows, int64_t columns) {
     PackedWeights weights(DType::kBF16, rows, columns, kGpu.device);
     weights.set_rows(0, rows, values.data());
     return weights;
   }
-  std::unique_ptr<RowOps> ops_;
 };
 
 TEST_F(CudaFloat8, MatricesRoundAsPlainCodeDoes) {

@@ -21,15 +21,8 @@ using test::MoeCase;
 using test::PaddedRows;
 using test::random_values;
 
-class CudaMoe : public testing::Test {
+class CudaMoe : public test::GpuRowOps {
  protected:
-  void SetUp() override {
-    if (const std::string reason = why_unusable(kGpu.device); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
-    ops_ = make_row_ops(DType::kBF16, kGpu);
-  }
-
   /// What the mixture adds to a residual stream that is not zero.
   std::vector<float> run(const MoeCase& moe, const MoeCase::Weights& weights, int64_t rows) {
     const int64_t dim = moe.shape.dim;
@@ -48,8 +41,6 @@ class CudaMoe : public testing::Test {
     return cases::difference(run(moe, moe.weights(DType::kBF16, kGpu.device), rows),
                              moe.expected(rows), cases::output_tolerance(DType::kBF16));
   }
-
-  std::unique_ptr<RowOps> ops_;
 };
 
 TEST_F(CudaMoe, MatchesPlainLoops) {

@@ -17,16 +17,16 @@ namespace fovea {
 namespace {
 
 using test::download;
+using test::expect_close;
 using test::kGpu;
 using test::kNaN;
+using test::kRounding;
 using test::PaddedRows;
 using test::random_values;
 using test::upload;
 using test::upload_integers;
 
 constexpr double kEps = 1e-6;
-/// Rounding to the 8 significant bits of bf16, and f32 arithmetic before it.
-constexpr double kRounding = 1.01 / 256;
 
 /// A row, the norm in front of a product, and the product's weights.
 struct Operands {
@@ -71,25 +71,7 @@ std::vector<float> as_floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-void expect_close(const std::vector<float>& got, const std::vector<double>& want, double relative,
-                  double absolute) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_NEAR(got[i], want[i], relative * std::abs(want[i]) + absolute) << "at " << i;
-  }
-}
-
-class CudaOneRow : public testing::Test {
- protected:
-  void SetUp() override {
-    if (const std::string reason = why_unusable(kGpu.device); !reason.empty()) {
-      GTEST_SKIP() << reason;
-    }
-    ops_ = make_row_ops(DType::kBF16, kGpu);
-    ops_->begin_step(1);
-  }
-  std::unique_ptr<RowOps> ops_;
-};
+class CudaOneRow : public test::GpuRowOps {};
 
 TEST_F(CudaOneRow, NormAndProductMatchPlainLoops) {
   for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 8},

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "fovea/ops/row_ops.h"
 #include "fovea/tensor/bfloat16.h"
 #include "fovea/tensor/device_memory.h"
 #include "fovea/tensor/tensor.h"
@@ -18,6 +21,29 @@ namespace fovea::test {
 
 const Context kGpu{.device = {DeviceType::kCuda, 0}};
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+/// Rounding to the 8 significant bits of bf16, and f32 arithmetic before it.
+constexpr double kRounding = 1.01 / 256;
+
+inline void expect_close(const std::vector<float>& got, const std::vector<double>& want,
+                         double relative, double absolute) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i], relative * std::abs(want[i]) + absolute) << "at " << i;
+  }
+}
+
+/// Skips where there is no GPU.
+class GpuRowOps : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_unusable(kGpu.device); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    ops_ = make_row_ops(DType::kBF16, kGpu);
+    ops_->begin_step(1);
+  }
+  std::unique_ptr<RowOps> ops_;
+};
 
 /// Normal values, rounded as `dtype` holds them.
 inline std::vector<float> random_values(int64_t count, DType dtype, uint32_t seed,
