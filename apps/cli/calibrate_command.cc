@@ -146,8 +146,8 @@ AttentionSettings settings_with(const CalibrateOptions& options, double value) {
 }
 
 // With --per-layer, `value` spread over the layers by what each of them loses.
-AttentionSettings settings_for(const CalibrateOptions& options, const Calibration& calibration,
-                               double value) {
+AttentionSettings spread_settings(const CalibrateOptions& options, const Calibration& calibration,
+                                  double value) {
   AttentionSettings settings = settings_with(options, value);
   if (!calibration.layers) return settings;
   const double least = calibration.layers->densities.front();
@@ -177,7 +177,7 @@ void search(const CalibrateOptions& options, const LossMeter& meter, Calibration
   const auto found = quality::first_good(grid.size(), [&](size_t index) {
     const std::string label =
         fmt::format("{} with {} {}", options.attention, options.by, grid[index]);
-    AttentionSettings settings = settings_for(options, calibration, grid[index]);
+    AttentionSettings settings = spread_settings(options, calibration, grid[index]);
     AttentionLoss loss = meter.measure(settings, with_progress(bar, label));
     calibration.points.push_back({grid[index], std::move(settings), std::move(loss)});
     return judged_loss(calibration.points.back().loss, calibration.kind, options) <=
@@ -353,6 +353,8 @@ void check(const CalibrateOptions& options, const CLI::App& command) {
                  "--per-layer spreads a density over the layers: it needs --by density");
   check_argument(!options.per_layer || command.count("--layer-budgets") == 0,
                  "--layer-budgets are what --per-layer looks for: leave them out");
+  check_argument(!options.per_layer || options.also_models.empty(),
+                 "--per-layer is for the layers of one model: leave out --also-model");
   quality::parse_loss_kind(options.loss);
   check_argument(options.max_loss >= 0, "--max-loss must not be negative, is {}", options.max_loss);
   check_argument(options.num_windows > 0 && options.num_windows <= 1000,

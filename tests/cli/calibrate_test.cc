@@ -174,6 +174,12 @@ TEST(Calibrate, NamesEachMistake) {
   expect_mistake(calibrate_with({"--max-loss", "1", "--by", "hand"}), "density or alpha");
   expect_mistake(calibrate_with({"--max-loss", "1", "--loss", "kl"}), "unknown loss \"kl\"");
   expect_mistake(calibrate_with({"--max-loss", "1", "--density", "0.1"}), "leave it out");
+  expect_mistake(calibrate_with({"--max-loss", "1", "--per-layer", "--by", "alpha"}),
+                 "--by density");
+  expect_mistake(calibrate_with({"--max-loss", "1", "--per-layer", "--layer-budgets", "1,2"}),
+                 "leave them out");
+  expect_mistake(calibrate_with({"--max-loss", "1", "--per-layer", "--also-model", kModel}),
+                 "leave out --also-model");
   expect_mistake(calibrate_with({"--max-loss", "1", "--windows", "0"}), "--windows");
   expect_mistake(calibrate_with({"--max-loss", "1", "--held-out", "no/such/file"}), "no/such/file");
   expect_mistake(calibrate_with({"--max-loss", "1", "--also-length", "1M"}), "context");
