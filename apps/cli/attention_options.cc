@@ -217,11 +217,19 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
           "head")
       ->default_str("auto")
       ->type_name("auto|f8");
+  command
+      .add_option("--value-share", options.value_share,
+                  "Share of a head's attention whose values an answer's tokens read: under 1 the "
+                  "CPU leaves out what hardly any weight goes to")
+      ->capture_default_str();
 }
 
 AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options) {
   AttentionSettings settings;
   settings.f8_kv = options.f8_kv;
+  settings.value_share = options.value_share;
+  check_argument(options.value_share > 0 && options.value_share <= 1,
+                 "--value-share must be more than 0 and at most 1, is {}", options.value_share);
   if (name == "dense") return settings;
   settings.selector = options.selector;
   apply_method_name(name, *settings.selector);

@@ -21,6 +21,7 @@ struct AttentionOptions {
   bool periphery = false;
   bool sparse_decode = false;
   bool f8_kv = false;
+  float value_share = 1;
   int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };
 

@@ -145,6 +145,8 @@ void check_outputs_and_options(const AttentionParams& params, const Context& con
                  "softmax_scale must be finite and not negative, got {}", params.softmax_scale);
   check_argument(params.window_left >= -1, "window_left must be -1 or more, got {}",
                  params.window_left);
+  check_argument(params.value_share > 0 && params.value_share <= 1,
+                 "value_share must be in (0, 1], got {}", params.value_share);
 }
 
 void check_list(const BlockSelectionView& selection, int64_t list, int64_t end_block) {

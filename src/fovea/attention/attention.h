@@ -53,6 +53,10 @@ struct AttentionParams {
   /// written by work that had ended when the last kernel in front of it in its stream began. A GPU
   /// then reads it while that kernel runs.
   bool only_last_key_is_new = false;
+  /// In (0, 1]. Under 1, decode may leave out values whose weights are small: those that it reads
+  /// have at least this share of each row's weights, the others count as zeros. Weights themselves,
+  /// and lse, are of all keys. The CPU does; a GPU reads all values.
+  float value_share = 1;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
   TensorView q_scale;  // f8e4m3 only, optional (1): f32 [num_q_heads], times a code of q

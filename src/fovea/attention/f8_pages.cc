@@ -86,8 +86,12 @@ void read_f8_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t f
   for (int64_t i = 0, num = 0; i < count; i += num) {
     const int64_t page = pages[(first + i) / kv.page_size], slot = (first + i) % kv.page_size;
     num = std::min(count - i, kv.page_size - slot);
-    read_f8_keys(kv, page, kv_head, slot, num, {dtype, keys + i * row_bytes, row_bytes});
-    read_f8_values(kv, page, kv_head, slot, num, {dtype, values + i * row_bytes, row_bytes});
+    if (keys != nullptr) {
+      read_f8_keys(kv, page, kv_head, slot, num, {dtype, keys + i * row_bytes, row_bytes});
+    }
+    if (values != nullptr) {
+      read_f8_values(kv, page, kv_head, slot, num, {dtype, values + i * row_bytes, row_bytes});
+    }
   }
 }
 

@@ -24,7 +24,8 @@ void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t fir
                     const F8Rows& to);
 
 /// K and V of tokens [first, first + count) of a sequence and a KV head, whatever pages they lie
-/// in: rows [count, head_dim] of `dtype` without gaps at `keys` and at `values`.
+/// in: rows [count, head_dim] of `dtype` without gaps at `keys` and at `values`; either may be
+/// null.
 void read_f8_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t first, int64_t count,
                   DType dtype, std::byte* keys, std::byte* values);
 

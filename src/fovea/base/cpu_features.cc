@@ -45,7 +45,8 @@ CpuFeatures detect() {
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
   found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
-  found.amx_bf16 = found.avx512_bf16 && cpuid_has_amx_bf16() && request_tile_registers();
+  found.amx_bf16 = found.avx512_bf16 && __builtin_cpu_supports("avx512vbmi") &&
+                   cpuid_has_amx_bf16() && request_tile_registers();
   return found;
 }
 #else

@@ -92,6 +92,8 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
                  "periphery needs a selector");
   check_argument(options.attention.min_sparse_len >= -1,
                  "min_sparse_len must be at least -1, got {}", options.attention.min_sparse_len);
+  check_argument(options.attention.value_share > 0 && options.attention.value_share <= 1,
+                 "value_share must be in (0, 1], got {}", options.attention.value_share);
   check_argument(options.chunk_size >= 0, "chunk_size must not be negative, got {}",
                  options.chunk_size);
   check_argument(options.max_len >= 0 && options.max_len <= config().context_length,
@@ -402,6 +404,7 @@ std::span<const float> Session::decode(int32_t token) {
     ForwardStep step;
     step.tokens = tokens;
     step.prompt_len = position + 1;
+    step.value_share = impl.options.attention.value_share;
     SelectorSettings in_force = impl.selector.value_or(SelectorSettings{});
     if (impl.options.attention.sparse_decode && impl.selector &&
         step.prompt_len >= impl.least_sparse_len()) {

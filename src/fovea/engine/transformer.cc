@@ -414,6 +414,7 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvV
     params.out = rows_of(attended_.view(), row, count);
     params.softmax_scale = static_cast<float>(config.softmax_scale);
     params.only_last_key_is_new = step.is_decode;  // input_ was written before the step
+    params.value_share = step.value_share;
     if (config.is_local(layer)) params.window_left = config.sliding_window - 1;
     params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
     attend(params, workers_->context());
@@ -429,6 +430,7 @@ void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const Kv
   params.kv = kv;
   params.batch = input_.batch();
   params.out = rows_of(attended_.view(), 0, num_rows_);
+  params.value_share = step.value_share;
   params.softmax_scale = static_cast<float>(model_.config().softmax_scale);
   params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
   // Not in layer 0: its keys and values know their token alone, so that a row's attention goes to

@@ -31,6 +31,7 @@ struct ForwardStep {
   std::span<const float> layer_budgets;        // as AttentionSettings has them
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed already
   bool periphery = false;
+  float value_share = 1;  // of decode, as AttentionSettings has it
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
   bool is_decode = false;
   StepObserver* observer = nullptr;

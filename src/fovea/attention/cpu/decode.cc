@@ -6,11 +6,13 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "fovea/attention/cpu/rows.h"
 #include "fovea/attention/cpu/scratch.h"
+#include "fovea/attention/cpu/value_skips.h"
 #include "fovea/attention/f8_pages.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
@@ -20,22 +22,34 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+// Under this there are too few units of values to leave any out.
+constexpr int64_t kLeastSkippedKeys = 1024;
+
 // The heads of one sequence that share a KV head. Row r is query token r / num_heads of head
 // first_head + r % num_heads.
 struct Unit {
   int64_t sequence, kv_head;
   int64_t first_head, num_heads, num_rows;
   size_t first_split = 0, end_split = 0;
-  std::atomic<size_t> splits_left = 0;
+  bool may_skip_values = false;
+  std::atomic<size_t> splits_left = 0;  // of the present round
 };
 
-// Consecutive keys of a unit and the heads that read them: all of them without a selection. A block
-// that is in the lists of several heads passes through the cache once.
+// Consecutive keys of a unit between two multiples of kSplitKeys and the heads that read them: all
+// of them without a selection. A block that is in the lists of several heads passes through the
+// cache once.
 struct Split {
   Unit* unit;
   int64_t first_key, num_keys;
   uint32_t heads;             // bit i: head first_head + i
   int64_t first_partial = 0;  // in rows, where its partial results start
+  int64_t first_weight = 0;   // in rows of weights, where the unit may skip values
+  uint32_t values = ~0u;      // bit i: values of its i-th kUnitKeys keys are read
+
+  // The keys that a kernel is shown start here: values are skipped kUnitKeys at a time.
+  int64_t first_shown() const { return first_key / kUnitKeys * kUnitKeys; }
+  int32_t num_shown() const { return static_cast<int32_t>(first_key + num_keys - first_shown()); }
+  int32_t num_units() const { return (num_shown() + kUnitKeys - 1) / kUnitKeys; }
 
   bool has_head(int64_t i) const { return (heads >> i & 1u) != 0; }
   int64_t num_heads() const { return std::popcount(heads); }
@@ -50,7 +64,10 @@ struct Split {
 class Decode {
  public:
   Decode(const TileKernel& kernel, const AttentionParams& params, const Context& context)
-      : kernel_(kernel), params_(params), context_(context), partial_size_(params.head_dim() + 2) {
+      : kernel_(kernel),
+        params_(params),
+        context_(context),
+        partial_size_(params.head_dim() + 2 + kSplitUnits) {
     for (int64_t s = 0; s < params.batch.batch_size; ++s) {
       if (!is_decode(params, s)) continue;
       for (int64_t h = 0; h < params.kv.num_kv_heads(); ++h) add_unit(s, h);
@@ -58,25 +75,47 @@ class Decode {
   }
 
   // A row's splits are joined by whoever finishes the last of them, in their own order: another
-  // round over the threads would take longer than the work.
+  // round over the threads would take longer than the work. Where values may be skipped, all
+  // weights of the row come first.
   void run() {
     if (units_.empty()) return;
-    const Scratch scratch(checked_mul(num_partials_, partial_size_, "partial results") *
+    const Scratch partials(checked_mul(num_partials_, partial_size_, "partial results") *
+                           static_cast<int64_t>(sizeof(float)));
+    partials_ = reinterpret_cast<float*>(partials.data());
+    const int64_t own_weights = num_weights_;
+    num_weights_ += resolve_num_threads(context_) * padded_decode_rows(kMaxDecodeRows);
+    const Scratch weights(checked_mul(num_weights_, kSplitKeys, "weights") *
                           static_cast<int64_t>(sizeof(float)));
-    partials_ = reinterpret_cast<float*>(scratch.data());
-    const bool multiplies_codes = can_multiply_codes();
-    const int64_t code_bytes =
-        multiplies_codes ? kernel_.decode_scratch_bytes(params_.head_dim()) : 0;
-    const Scratch code_scratch(code_bytes * resolve_num_threads(context_));
+    weights_ = reinterpret_cast<float*>(weights.data());
     for (const Unit& unit : units_) {
       if (unit.splits_left == 0) join_splits(unit);
     }
-    parallel_for(context_, static_cast<int64_t>(splits_.size()), [&](int64_t i, int32_t thread) {
-      const Split& split = splits_[static_cast<size_t>(i)];
-      if (!multiplies_codes || !multiply_codes(split, code_scratch.data() + thread * code_bytes)) {
-        run_split(split);
+    bool skips_values = false;
+    for (const Unit& unit : units_) skips_values |= unit.may_skip_values;
+    const auto num_splits = static_cast<int64_t>(splits_.size());
+    parallel_for(context_, num_splits, [&](int64_t i, int32_t thread) {
+      Split& split = splits_[static_cast<size_t>(i)];
+      Unit& unit = *split.unit;
+      if (!unit.may_skip_values) {
+        split.first_weight = own_weights + thread * padded_decode_rows(kMaxDecodeRows);
       }
-      if (split.unit->splits_left.fetch_sub(1) == 1) join_splits(*split.unit);
+      SplitJob job(*this, split);
+      job.weigh();
+      if (!unit.may_skip_values) job.add_values();
+      if (unit.splits_left.fetch_sub(1) > 1) return;
+      if (unit.may_skip_values) {
+        choose_values(unit);
+      } else {
+        join_splits(unit);
+      }
+    });
+    if (!skips_values) return;
+    parallel_for(context_, num_splits, [&](int64_t i, int32_t) {
+      const Split& split = splits_[static_cast<size_t>(i)];
+      Unit& unit = *split.unit;
+      if (!unit.may_skip_values) return;
+      if (split.values != 0) SplitJob(*this, split).add_values();
+      if (unit.splits_left.fetch_sub(1) == 1) join_splits(unit);
     });
   }
 
@@ -95,9 +134,13 @@ class Decode {
     }
     unit.end_split = splits_.size();
     unit.splits_left = unit.end_split - unit.first_split;
+    unit.may_skip_values = params_.value_share < 1 && end - begin >= kLeastSkippedKeys;
     for (size_t i = unit.first_split; i < unit.end_split; ++i) {
       splits_[i].first_partial = num_partials_;
       num_partials_ += splits_[i].num_rows();
+      if (!unit.may_skip_values) continue;
+      splits_[i].first_weight = num_weights_;
+      num_weights_ += padded_decode_rows(splits_[i].num_rows());
     }
   }
 
@@ -128,15 +171,16 @@ class Decode {
     }
   }
 
-  // Keys [first, end), in splits of at most kSplitKeys; prolongs the last split where it can.
+  // Keys [first, end), in splits between multiples of kSplitKeys; prolongs the last split where it
+  // can.
   void add_keys(Unit& unit, int64_t first, int64_t end, uint32_t heads) {
     while (first < end) {
       const bool continues = splits_.size() > unit.first_split && splits_.back().heads == heads &&
                              splits_.back().first_key + splits_.back().num_keys == first &&
-                             splits_.back().num_keys < kSplitKeys;
+                             first % kSplitKeys != 0;
       if (!continues) splits_.push_back({&unit, first, 0, heads});
       Split& split = splits_.back();
-      const int64_t num = std::min(end - first, kSplitKeys - split.num_keys);
+      const int64_t num = std::min(end - first, kSplitKeys - first % kSplitKeys);
       split.num_keys += num;
       first += num;
     }
@@ -153,64 +197,21 @@ class Decode {
     return visible_keys(params_, kv_len - end_row + q_index(unit, r), kv_len);
   }
 
-  // Outputs [num_rows, head_dim] of one split, then its largest logits [num_rows], scaled, then the
-  // sums [num_rows] of exp(logit - largest) that the outputs have yet to be divided by.
+  // Of one split: outputs [num_rows, head_dim] that are yet to be divided by the sums of weights,
+  // largest logits [num_rows], scaled, sums [num_rows] of exp(logit - largest), and the same
+  // [num_rows, kSplitUnits] for each unit.
   float* partial(const Split& split) const {
     return partials_ + split.first_partial * partial_size_;
   }
-
-  void run_split(const Split& split) const {
-    const Unit& unit = *split.unit;
-    const std::byte *q[kMaxDecodeRows], *k[kSplitKeys], *v[kSplitKeys];
-    int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
-    const bool holds_codes = params_.kv.k.dtype == DType::kF8E4M3;
-    const int64_t row_bytes = params_.head_dim() * dtype_bytes(params_.q.dtype);
-    const Scratch numbers(holds_codes ? 2 * split.num_keys * row_bytes : 0);
-    if (holds_codes) {
-      std::byte* const values = numbers.data() + split.num_keys * row_bytes;
-      read_f8_rows(params_.kv, unit.sequence, unit.kv_head, split.first_key, split.num_keys,
-                   params_.q.dtype, numbers.data(), values);
-      for (int64_t i = 0; i < split.num_keys; ++i) {
-        k[i] = numbers.data() + i * row_bytes;
-        v[i] = values + i * row_bytes;
-      }
-    } else {
-      list_key_rows(params_.kv, params_.kv.k, unit.sequence, unit.kv_head, split.first_key,
-                    split.num_keys, k);
-      list_key_rows(params_.kv, params_.kv.v, unit.sequence, unit.kv_head, split.first_key,
-                    split.num_keys, v);
-    }
-    DecodeJob job;
-    for (int64_t r = 0; r < unit.num_rows; ++r) {
-      if (!split.has_head(r % unit.num_heads)) continue;
-      const KeyRange range = row_range(unit, r);
-      const auto within = [&](int64_t key) {
-        return static_cast<int32_t>(std::clamp<int64_t>(key - split.first_key, 0, split.num_keys));
-      };
-      q[job.num_rows] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
-      row_begin[job.num_rows] = within(range.begin);
-      row_end[job.num_rows] = within(range.end);
-      ++job.num_rows;
-    }
-    job.head_dim = params_.head_dim();
-    job.is_bf16 = params_.q.dtype == DType::kBF16;
-    job.softmax_scale = params_.scale();
-    job.q = q;
-    job.num_keys = static_cast<int32_t>(split.num_keys);
-    job.k = k;
-    job.v = v;
-    job.begin = row_begin;
-    job.end = row_end;
-    job.out = partial(split);
-    job.max = job.out + job.num_rows * params_.head_dim();
-    job.sum = job.max + job.num_rows;
-    kernel_.decode(job);
-    for (int32_t r = 0; r < job.num_rows; ++r) job.max[r] *= job.softmax_scale;
+  const float* largest_logits(const Split& split) const {
+    return partial(split) + split.num_rows() * params_.head_dim();
   }
+  const float* sums(const Split& split) const { return largest_logits(split) + split.num_rows(); }
+  const float* unit_sums(const Split& split) const { return sums(split) + split.num_rows(); }
 
   bool can_multiply_codes() const {
     const KvView& kv = params_.kv;
-    return kernel_.decode_codes != nullptr && kv.k.dtype == DType::kF8E4M3 &&
+    return kernel_.code_weights != nullptr && kv.k.dtype == DType::kF8E4M3 &&
            params_.q.dtype == DType::kBF16 && kv.page_size % kGroupKeys == 0;
   }
 
@@ -218,9 +219,7 @@ class Decode {
     const KvView& kv = params_.kv;
     const int64_t page =
         kv.page_table[unit.sequence * kv.page_table_stride + first_key / kv.page_size];
-    const int64_t kv_len = params_.batch.kv_lens[unit.sequence];
     CodeGroup group;
-    group.num_keys = static_cast<int32_t>(std::min(kGroupKeys, kv_len - first_key));
     group.k = key_row(kv, kv.k, unit.sequence, unit.kv_head, first_key);
     group.v = element_address(
         kv.v, page * kv.v.stride[0] + unit.kv_head * kv.v.stride[1] + first_key % kv.page_size);
@@ -231,58 +230,152 @@ class Decode {
     return group;
   }
 
-  // run_split() by decode_codes(). False where a value is NaN.
-  bool multiply_codes(const Split& split, std::byte* scratch) const {
-    const Unit& unit = *split.unit;
-    const int64_t first_key = split.first_key / kGroupKeys * kGroupKeys;
-    CodeGroup codes[kSplitKeys / kGroupKeys + 1];
-    KeyGroup groups[kSplitKeys / kGroupKeys + 1];
-    TilePass pass;
-    pass.codes = codes;
-    pass.groups = groups;
-    for (int64_t key = first_key; key < split.first_key + split.num_keys; key += kGroupKeys) {
-      codes[pass.num_groups] = group_at(unit, key);
-      groups[pass.num_groups] = {static_cast<int32_t>(pass.num_groups), ~0u};
-      ++pass.num_groups;
+  // One split as the kernel wants it.
+  class SplitJob {
+   public:
+    SplitJob(const Decode& decode, const Split& split) : decode_(decode), split_(split) {
+      const AttentionParams& params = decode.params_;
+      const Unit& unit = *split.unit;
+      for (int64_t r = 0; r < unit.num_rows; ++r) {
+        if (!split.has_head(r % unit.num_heads)) continue;
+        const KeyRange range = decode.row_range(unit, r);
+        const auto within = [&](int64_t key) {
+          const int64_t seen = std::clamp(key, split.first_key, split.first_key + split.num_keys);
+          return static_cast<int32_t>(seen - split.first_shown());
+        };
+        q_[job_.num_rows] = q_row(params.q, decode.q_index(unit, r), decode.q_head(unit, r));
+        begin_[job_.num_rows] = within(range.begin);
+        end_[job_.num_rows] = within(range.end);
+        ++job_.num_rows;
+      }
+      job_.head_dim = params.head_dim();
+      job_.is_bf16 = params.q.dtype == DType::kBF16;
+      job_.softmax_scale = params.scale();
+      job_.q = q_;
+      job_.num_keys = split.num_shown();
+      job_.begin = begin_;
+      job_.end = end_;
+      job_.weights = decode.weights_ + split.first_weight * kSplitKeys;
+      job_.out = decode.partial(split);
+      job_.max = job_.out + job_.num_rows * job_.head_dim;
+      job_.sum = job_.max + job_.num_rows;
+      job_.unit_sum = job_.sum + job_.num_rows;
+      job_.units = split.values;
+      if (decode.can_multiply_codes()) list_codes();
     }
-    const std::byte* q[kMaxDecodeRows];
-    std::byte* out[kMaxDecodeRows];
-    float* lse[kMaxDecodeRows];
-    int32_t row_begin[kMaxDecodeRows], row_end[kMaxDecodeRows];
-    float* const outputs = partial(split);
-    float* const largest = outputs + split.num_rows() * params_.head_dim();
-    TileJob job;
-    for (int64_t r = 0; r < unit.num_rows; ++r) {
-      if (!split.has_head(r % unit.num_heads)) continue;
-      const KeyRange range = row_range(unit, r);
-      const auto within = [&](int64_t key) {
-        return static_cast<int32_t>(
-            std::clamp(key, split.first_key, split.first_key + split.num_keys) - first_key);
-      };
-      q[job.num_rows] = q_row(params_.q, q_index(unit, r), q_head(unit, r));
-      row_begin[job.num_rows] = within(range.begin);
-      row_end[job.num_rows] = within(range.end);
-      out[job.num_rows] = reinterpret_cast<std::byte*>(outputs + job.num_rows * params_.head_dim());
-      lse[job.num_rows] = largest + job.num_rows;
-      ++job.num_rows;
+
+    void weigh() {
+      if (job_.codes != nullptr) {
+        decode_.kernel_.code_weights(job_);
+      } else {
+        list_rows(decode_.params_.kv.k, k_);
+        job_.k = k_;
+        decode_.kernel_.decode_weights(job_);
+      }
+      for (int32_t r = 0; r < job_.num_rows; ++r) job_.max[r] *= job_.softmax_scale;
     }
-    pass.begin = row_begin;
-    pass.end = row_end;
-    job.head_dim = params_.head_dim();
-    job.is_bf16 = true;
-    job.softmax_scale = params_.scale();
-    job.q = q;
-    job.passes = &pass;
-    job.num_passes = 1;
-    job.out = out;
-    job.out_is_f32 = true;
-    job.lse = lse;
-    if (!kernel_.decode_codes(job, scratch)) return false;
-    // Outputs are divided already, and an lse is a largest logit with a sum of 1.
-    for (int32_t r = 0; r < job.num_rows; ++r) {
-      largest[job.num_rows + r] = largest[r] == kMinusInfinity ? 0.0f : 1.0f;
+
+    void add_values() {
+      if (job_.codes != nullptr) {
+        decode_.kernel_.code_values(job_);
+        float sum = 0;
+        for (int64_t i = 0; i < job_.num_rows * job_.head_dim; ++i) sum += job_.out[i];
+        if (!std::isnan(sum)) return;
+        // Maybe of a value that this row does not see.
+      }
+      list_rows(decode_.params_.kv.v, v_);
+      job_.v = v_;
+      decode_.kernel_.decode_values(job_);
     }
-    return true;
+
+   private:
+    void list_codes() {
+      const Unit& unit = *split_.unit;
+      const int64_t first = split_.first_shown(), end = split_.first_key + split_.num_keys;
+      int64_t num = 0;
+      for (int64_t key = first; key < end; key += kGroupKeys) {
+        codes_[num++] = decode_.group_at(unit, key);
+      }
+      if (num % (kUnitKeys / kGroupKeys) != 0) codes_[num] = codes_[num - 1];
+      job_.codes = codes_;
+    }
+
+    // Rows of `view`, which is K or V, in the type of q: where they lie or, out of f8e4m3, in
+    // numbers_. Keys before the split's own, which nobody sees, read as its first.
+    void list_rows(const TensorView& view, const std::byte** rows) {
+      const KvView& kv = decode_.params_.kv;
+      const Unit& unit = *split_.unit;
+      const int64_t num_before = split_.first_key - split_.first_shown();
+      if (kv.k.dtype == DType::kF8E4M3) {
+        const DType dtype = decode_.params_.q.dtype;
+        const int64_t row_bytes = job_.head_dim * dtype_bytes(dtype);
+        numbers_.emplace(split_.num_keys * row_bytes);
+        std::byte* const numbers = numbers_->data();
+        const bool is_key = &view == &kv.k;
+        read_f8_rows(kv, unit.sequence, unit.kv_head, split_.first_key, split_.num_keys, dtype,
+                     is_key ? numbers : nullptr, is_key ? nullptr : numbers);
+        for (int64_t i = 0; i < split_.num_keys; ++i) {
+          rows[num_before + i] = numbers + i * row_bytes;
+        }
+      } else {
+        list_key_rows(kv, view, unit.sequence, unit.kv_head, split_.first_key, split_.num_keys,
+                      rows + num_before);
+      }
+      std::fill_n(rows, num_before, rows[num_before]);
+    }
+
+    const Decode& decode_;
+    const Split& split_;
+    DecodeJob job_;
+    const std::byte *q_[kMaxDecodeRows], *k_[kSplitKeys], *v_[kSplitKeys];
+    int32_t begin_[kMaxDecodeRows], end_[kMaxDecodeRows];
+    CodeGroup codes_[kSplitKeys / kGroupKeys];
+    std::optional<Scratch> numbers_;
+  };
+
+  // Once all weights of a unit are there: which of its values are read.
+  void choose_values(Unit& unit) {
+    const std::span<Split> splits =
+        std::span(splits_).subspan(unit.first_split, unit.end_split - unit.first_split);
+    const auto num_rows = static_cast<size_t>(unit.num_rows);
+    std::vector<float> max(num_rows, kMinusInfinity), sum(num_rows, 0.0f);
+    const auto for_each_row = [&](const auto& body) {
+      for (const Split& split : splits) {
+        for (int64_t r = 0; r < unit.num_rows; ++r) {
+          if (split.has_head(r % unit.num_heads)) {
+            body(split, split.index_of(r), static_cast<size_t>(r));
+          }
+        }
+      }
+    };
+    // What a split's sums count for in the whole row's.
+    const auto factor = [&](const Split& split, int64_t row, size_t r) {
+      const float split_max = largest_logits(split)[row];
+      return split_max == kMinusInfinity ? 0.0f : std::exp(split_max - max[r]);
+    };
+    for_each_row([&](const Split& split, int64_t row, size_t r) {
+      max[r] = std::max(max[r], largest_logits(split)[row]);
+    });
+    for_each_row([&](const Split& split, int64_t row, size_t r) {
+      sum[r] += factor(split, row, r) * sums(split)[row];
+    });
+    std::vector<float> shares(splits.size() * kSplitUnits * num_rows, 0.0f);
+    for_each_row([&](const Split& split, int64_t row, size_t r) {
+      const float scale = sum[r] == 0 ? 0.0f : factor(split, row, r) / sum[r];
+      const auto first = static_cast<size_t>(&split - splits.data()) * kSplitUnits;
+      for (int32_t i = 0; i < split.num_units(); ++i) {
+        shares[(first + static_cast<size_t>(i)) * num_rows + r] =
+            scale * unit_sums(split)[row * kSplitUnits + i];
+      }
+    });
+    const std::vector<uint8_t> is_read = units_to_read(shares, unit.num_rows, params_.value_share);
+    for (size_t i = 0; i < splits.size(); ++i) {
+      splits[i].values = 0;
+      for (int32_t u = 0; u < splits[i].num_units(); ++u) {
+        splits[i].values |= uint32_t{is_read[i * kSplitUnits + static_cast<size_t>(u)]} << u;
+      }
+    }
+    unit.splits_left = splits.size();
   }
 
   void join_splits(const Unit& unit) const {
@@ -296,22 +389,23 @@ class Decode {
       for (size_t i = unit.first_split; i < unit.end_split; ++i) {
         const Split& split = splits_[i];
         if (!split.has_head(r % unit.num_heads)) continue;
-        const float* const values = partial(split);
-        const int64_t row = split.index_of(r), num_rows = split.num_rows();
-        const float* const max = values + num_rows * head_dim;
-        body(values + row * head_dim, max[row], max[num_rows + row]);
+        const int64_t row = split.index_of(r);
+        body(split, row, largest_logits(split)[row]);
       }
     };
     const float sink =
         params_.sinks.empty() ? kMinusInfinity : params_.sinks.as<const float>()[q_head(unit, r)];
     float max = sink;
-    for_each_split([&](const float*, float split_max, float) { max = std::max(max, split_max); });
+    for_each_split([&](const Split&, int64_t, float split_max) { max = std::max(max, split_max); });
     std::vector<float> out(static_cast<size_t>(head_dim));
     float sum = sink == kMinusInfinity ? 0.0f : std::exp(sink - max);
-    for_each_split([&](const float* values, float split_max, float split_sum) {
+    for_each_split([&](const Split& split, int64_t row, float split_max) {
+      const float split_sum = sums(split)[row];
       if (split_sum == 0) return;  // it sees nothing here
       const float weight = split_max == max ? 1.0f : std::exp(split_max - max);
       sum += weight * split_sum;
+      if (split.values == 0) return;
+      const float* const values = partial(split) + row * head_dim;
       for (int64_t d = 0; d < head_dim; ++d) out[static_cast<size_t>(d)] += weight * values[d];
     });
     const float inverse = sum == 0 ? 0.0f : 1 / sum;
@@ -332,11 +426,11 @@ class Decode {
   const TileKernel& kernel_;
   const AttentionParams& params_;
   const Context& context_;
-  const int64_t partial_size_;  // floats of a row: its output, maximum and sum
+  const int64_t partial_size_;  // floats of a row: its output, maximum, sum and units' sums
   std::deque<Unit> units_;
   std::vector<Split> splits_;
-  int64_t num_partials_ = 0;
-  float* partials_ = nullptr;
+  int64_t num_partials_ = 0, num_weights_ = 0;  // rows of them
+  float *partials_ = nullptr, *weights_ = nullptr;
 };
 
 }  // namespace

@@ -12,9 +12,47 @@
 namespace fovea::cpu {
 namespace {
 
-/// Isa brings Simd. Logits of the whole split come first, then one softmax, then the values: K and
-/// V stream through once each, bf16 widened on the way into a register and shared by up to kMaxRows
-/// query rows.
+/// Turns row r of job.weights from q.k (of codes: over the scale of their group) into weights, with
+/// their maximum and sums. Weights up to a whole unit are zeros.
+template <class Simd>
+inline void weigh_logits(const DecodeJob& job, int r) {
+  using Vec = typename Simd::Vec;
+  constexpr int kLanes = Simd::kLanes;
+  const int32_t num_padded = (job.num_keys + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  float* const weights = job.weights + r * kSplitKeys;
+  for (int32_t t = 0; t < num_padded; ++t) {
+    weights[t] = (t >= job.begin[r]) & (t < job.end[r]) ? weights[t] : kMinusInfinity;
+  }
+  Vec max = Simd::broadcast(kMinusInfinity);
+  for (int32_t t = 0; t < num_padded; t += kLanes) {
+    Vec logits = Simd::load(weights + t);
+    if (job.codes != nullptr) {
+      logits *= job.codes[t / kGroupKeys].k_scale;
+      Simd::store(weights + t, logits);
+    }
+    max = Simd::max(max, logits);
+  }
+  float row_max = kMinusInfinity;
+  for (int i = 0; i < kLanes; ++i) row_max = max[i] > row_max ? max[i] : row_max;
+  const Vec shift = Simd::broadcast(row_max == kMinusInfinity ? 0.0f : row_max);
+  const Vec scale = Simd::broadcast(job.softmax_scale * kLog2E);
+  job.max[r] = row_max;
+  job.sum[r] = 0;
+  for (int32_t unit = 0; unit * kUnitKeys < num_padded; ++unit) {
+    Vec sum = Simd::broadcast(0);
+    for (int32_t t = unit * kUnitKeys; t < (unit + 1) * kUnitKeys; t += kLanes) {
+      const Vec weight = Simd::template exp2<5>((Simd::load(weights + t) - shift) * scale);
+      sum += weight;
+      Simd::store(weights + t, weight);
+    }
+    const float unit_sum = Simd::sum(sum);
+    job.unit_sum[r * kSplitUnits + unit] = unit_sum;
+    job.sum[r] += unit_sum;
+  }
+}
+
+/// Isa brings Simd. K and V stream through once each, bf16 widened on the way into a register and
+/// shared by up to kMaxRows query rows.
 template <class Isa, bool kIsBf16>
 class DecodeSplit {
   using Simd = typename Isa::Simd;
@@ -29,7 +67,7 @@ class DecodeSplit {
  public:
   explicit DecodeSplit(const DecodeJob& job) : job_(job) {}
 
-  void run() {
+  void weigh() {
     for (int r = 0; r < job_.num_rows; ++r) {
       for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
         Simd::store(q_[r] + d, load(job_.q[r], d));
@@ -50,31 +88,18 @@ class DecodeSplit {
           add_logits<4>(r);
       }
     }
-    for (int r = 0; r < job_.num_rows; ++r) softmax(r);
+    for (int r = 0; r < job_.num_rows; ++r) weigh_logits<Simd>(job_, r);
+  }
+
+  /// Run by run of neighbouring units.
+  void add_values() {
     std::memset(job_.out, 0, sizeof(float) * static_cast<size_t>(job_.num_rows * job_.head_dim));
-    int32_t first = 0, end = job_.num_keys;  // what all rows see
-    for (int r = 0; r < job_.num_rows; ++r) {
-      first = job_.begin[r] > first ? job_.begin[r] : first;
-      end = job_.end[r] < end ? job_.end[r] : end;
+    for (int32_t unit = 0; unit < kSplitUnits; ++unit) {
+      const int32_t first = unit * kUnitKeys;
+      while (unit < kSplitUnits && (job_.units >> unit & 1u) != 0) ++unit;
+      const int32_t end = unit * kUnitKeys < job_.num_keys ? unit * kUnitKeys : job_.num_keys;
+      if (first < end) add_values(first, end);
     }
-    if (first >= end) first = end = 0;
-    for (int32_t t = 0; t < first; ++t) add_value(t);
-    for (int r = 0; r < job_.num_rows; r += kMaxRows) {
-      switch (job_.num_rows - r) {
-        case 1:
-          add_values<1>(r, first, end);
-          break;
-        case 2:
-          add_values<2>(r, first, end);
-          break;
-        case 3:
-          add_values<3>(r, first, end);
-          break;
-        default:
-          add_values<4>(r, first, end);
-      }
-    }
-    for (int32_t t = end; t < job_.num_keys; ++t) add_value(t);
   }
 
  private:
@@ -85,6 +110,8 @@ class DecodeSplit {
       return Simd::load(reinterpret_cast<const float*>(row) + d);
     }
   }
+
+  float* weights(int r) const { return job_.weights + r * kSplitKeys; }
 
   void prefetch(const std::byte* const* rows, int32_t t) const {
     if (t + kAhead >= job_.num_keys) return;
@@ -111,31 +138,34 @@ class DecodeSplit {
           for (int i = 0; i < kStep; ++i) sum[r][i] = Simd::multiply_add(q, key[i], sum[r][i]);
         }
       }
-      for (int r = 0; r < kNumRows; ++r) Simd::store_sums(weights_[first_row + r] + first, sum[r]);
+      for (int r = 0; r < kNumRows; ++r) Simd::store_sums(weights(first_row + r) + first, sum[r]);
     }
   }
 
-  // Turns the row's logits into weights; keys it does not see get 0.
-  void softmax(int r) {
-    const int32_t num_padded = (job_.num_keys + kLanes - 1) / kLanes * kLanes;
-    float* weights = weights_[r];
-    for (int32_t t = 0; t < num_padded; ++t) {
-      weights[t] = (t >= job_.begin[r]) & (t < job_.end[r]) ? weights[t] : kMinusInfinity;
+  void add_values(int32_t first, int32_t end) {
+    int32_t first_common = first, end_common = end;  // what all rows see
+    for (int r = 0; r < job_.num_rows; ++r) {
+      first_common = job_.begin[r] > first_common ? job_.begin[r] : first_common;
+      end_common = job_.end[r] < end_common ? job_.end[r] : end_common;
     }
-    Vec max = Simd::broadcast(kMinusInfinity);
-    for (int32_t t = 0; t < num_padded; t += kLanes) max = Simd::max(max, Simd::load(weights + t));
-    float row_max = kMinusInfinity;
-    for (int i = 0; i < kLanes; ++i) row_max = max[i] > row_max ? max[i] : row_max;
-    const Vec shift = Simd::broadcast(row_max == kMinusInfinity ? 0.0f : row_max);
-    const Vec scale = Simd::broadcast(job_.softmax_scale * kLog2E);
-    Vec sum = Simd::broadcast(0);
-    for (int32_t t = 0; t < num_padded; t += kLanes) {
-      const Vec weight = Simd::template exp2<5>((Simd::load(weights + t) - shift) * scale);
-      sum += weight;
-      Simd::store(weights + t, weight);
+    if (first_common >= end_common) first_common = end_common = first;
+    for (int32_t t = first; t < first_common; ++t) add_value(t);
+    for (int r = 0; r < job_.num_rows; r += kMaxRows) {
+      switch (job_.num_rows - r) {
+        case 1:
+          add_values<1>(r, first_common, end_common);
+          break;
+        case 2:
+          add_values<2>(r, first_common, end_common);
+          break;
+        case 3:
+          add_values<3>(r, first_common, end_common);
+          break;
+        default:
+          add_values<4>(r, first_common, end_common);
+      }
     }
-    job_.max[r] = row_max;
-    job_.sum[r] = Simd::sum(sum);
+    for (int32_t t = end_common; t < end; ++t) add_value(t);
   }
 
   // Keys [first, end), which all rows see.
@@ -162,7 +192,7 @@ class DecodeSplit {
       Vec value[kNumVecs];
       for (int v = 0; v < kNumVecs; ++v) value[v] = load(job_.v[t], d + v * kLanes);
       for (int r = 0; r < kNumRows; ++r) {
-        const Vec weight = Simd::broadcast(weights_[first_row + r][t]);
+        const Vec weight = Simd::broadcast(weights(first_row + r)[t]);
         for (int v = 0; v < kNumVecs; ++v) {
           sum[r][v] = Simd::multiply_add(weight, value[v], sum[r][v]);
         }
@@ -179,7 +209,7 @@ class DecodeSplit {
   void add_value(int32_t t) {
     for (int r = 0; r < job_.num_rows; ++r) {
       if (t < job_.begin[r] || t >= job_.end[r]) continue;
-      const Vec weight = Simd::broadcast(weights_[r][t]);
+      const Vec weight = Simd::broadcast(weights(r)[t]);
       float* const out = job_.out + r * job_.head_dim;
       for (int64_t d = 0; d < job_.head_dim; d += kLanes) {
         Simd::store(out + d, Simd::multiply_add(weight, load(job_.v[t], d), Simd::load(out + d)));
@@ -189,7 +219,6 @@ class DecodeSplit {
 
   const DecodeJob& job_;
   alignas(64) float q_[kMaxDecodeRows][kMaxHeadDim];
-  alignas(64) float weights_[kMaxDecodeRows][kSplitKeys + kLanes];
 };
 
 }  // namespace

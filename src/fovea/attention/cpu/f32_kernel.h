@@ -107,7 +107,6 @@ struct F32Isa {
   static constexpr int kPack = 1;
   static constexpr int kBatchGroups = 2;
   static constexpr bool kOverlaps = false;
-  static constexpr bool kTakesCodes = false;
   using Weights = F32Weights<Derived>;
   struct Session {};
 

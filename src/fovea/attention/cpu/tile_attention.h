@@ -14,7 +14,6 @@
 //   kPack           keys (or channels) in one 32-bit element: 1 of f32, 2 of bf16
 //   kBatchGroups    groups whose logits are in the scratch together
 //   kOverlaps       whether products run beside the softmax: see run()
-//   kTakesCodes     whether groups come as codes: pack_codes() widens each where it is needed
 //   Layout          how K and V are packed: see F32Layout
 //   Weights         turns logits into weights and sums them: see F32Weights
 //   multiply(products, beside)  both products; calls beside() now and then if kOverlaps
@@ -102,10 +101,7 @@ class TileAttention {
  public:
   static int64_t scratch_bytes(int64_t head_dim) {
     const Offsets offsets(head_dim);
-    const int64_t num_bytes = offsets.packed * static_cast<int64_t>(sizeof(float));
-    if constexpr (!Isa::kTakesCodes) return num_bytes;
-    return num_bytes + kBatchGroups * (Isa::Layout::key_group_bytes(head_dim) +
-                                       kHeldItems * Isa::Layout::value_group_bytes(head_dim));
+    return offsets.num_floats * static_cast<int64_t>(sizeof(float));
   }
 
   TileAttention(const TileJob& job, std::byte* scratch)
@@ -115,14 +111,12 @@ class TileAttention {
         scratch_(reinterpret_cast<float*>(scratch)),
         rows_(scratch_ + offsets_.rows),
         next_queries_(job.next_q, job.num_next_rows, job.head_dim * element_bytes(job.is_bf16)),
-        outputs_(job.out, job.num_rows,
-                 job.head_dim * element_bytes(job.is_bf16 && !job.out_is_f32)) {}
+        outputs_(job.out, job.num_rows, job.head_dim * element_bytes(job.is_bf16)) {}
 
   // An item is one subtile and one batch of groups: logits, softmax, values. Where products have a
   // unit of their own (AMX), an item's softmax runs beside the products of its neighbours: the
   // values of the item before, the logits of the item after.
-  /// False where a code of a value was NaN.
-  bool run() {
+  void run() {
     num_subtiles_ = (job_.num_rows + kRows - 1) / kRows;
     for (int i = 0; i < num_subtiles_; ++i) clear_sums(subtile(i));
     Item items[3];
@@ -150,12 +144,9 @@ class TileAttention {
     }
     if constexpr (Isa::kOverlaps) multiply(previous, nullptr);
     for (int i = 0; i < num_subtiles_; ++i) store_outputs(i);
-    return !any_nan_;
   }
 
  private:
-  static constexpr int kHeldItems = 3;  // those of run()
-
   static constexpr int64_t element_bytes(bool is_bf16) { return is_bf16 ? 2 : 4; }
 
   // Where each array starts in the scratch, in floats. Logits and weights of two items and rows in
@@ -170,10 +161,10 @@ class TileAttention {
       o = channels / Isa::kPack * kRows;
       max = o + head_dim * kRows;
       state_size = max + 3 * kRows;
-      packed = state + Isa::kSubtiles * state_size;
+      num_floats = state + Isa::kSubtiles * state_size;
     }
     int64_t p, rows, state;      // from the start of the scratch
-    int64_t packed;              // the same: widened groups, K of one item and V of kHeldItems
+    int64_t num_floats;          // of all of it
     int64_t o, max, state_size;  // from the start of a subtile's state
   };
 
@@ -288,31 +279,12 @@ class TileAttention {
     item.s = scratch_ + parity_ * kBatchGroups * kKeys * kRows;
     item.p = scratch_ + offsets_.p + parity_ * kBatchGroups * kWeightRows * kRows;
     parity_ ^= 1;
-    if constexpr (Isa::kTakesCodes) {
-      widen(item);
-    } else {
-      const int64_t bytes = Isa::Layout::value_group_bytes(job_.head_dim);
-      for (int i = 0; i < item.num_groups; ++i) {
-        item.keys[i] = pass.keys[item.groups[i].index];
-        item.values[i] = pass.values + item.groups[i].index * bytes;
-      }
+    const int64_t bytes = Isa::Layout::value_group_bytes(job_.head_dim);
+    for (int i = 0; i < item.num_groups; ++i) {
+      item.keys[i] = pass.keys[item.groups[i].index];
+      item.values[i] = pass.values + item.groups[i].index * bytes;
     }
     return true;
-  }
-
-  // Its keys are multiplied before another item is filled, its values two items later.
-  void widen(Item& item) {
-    const int64_t key_bytes = Isa::Layout::key_group_bytes(job_.head_dim);
-    const int64_t value_bytes = Isa::Layout::value_group_bytes(job_.head_dim);
-    std::byte* keys = reinterpret_cast<std::byte*>(scratch_ + offsets_.packed);
-    std::byte* values = keys + kBatchGroups * (key_bytes + held_item_ * value_bytes);
-    held_item_ = (held_item_ + 1) % kHeldItems;
-    for (int i = 0; i < item.num_groups; ++i, keys += key_bytes, values += value_bytes) {
-      item.keys[i] = keys;
-      item.values[i] = values;
-      const CodeGroup& codes = item.pass->codes[item.groups[i].index];
-      any_nan_ |= Isa::pack_codes(codes, job_.head_dim, keys, values);
-    }
   }
 
   // The values of one item, weighed, and the logits of another; either may be none.
@@ -537,7 +509,7 @@ class TileAttention {
     if (!has_items_[subtile_idx]) {
       std::memset(tile.o, 0, sizeof(float) * static_cast<size_t>(head_dim * kRows));
     }
-    const bool as_bf16 = job_.is_bf16 && !job_.out_is_f32;
+    const bool as_bf16 = job_.is_bf16;
     const int64_t row_elements = as_bf16 ? head_dim / 2 : head_dim;
     // Element i of some rows as they go out: f32, or a pair of bf16.
     const auto element = [&](int v, int64_t i, Vec factor) {
@@ -615,8 +587,6 @@ class TileAttention {
   int64_t first_group_ = 0;
   int subtile_idx_ = 0;
   int parity_ = 0;
-  int held_item_ = 0;  // whose values are overwritten next
-  bool any_nan_ = false;
 };
 
 /// The table of one instruction set.
@@ -637,9 +607,16 @@ const TileKernel& make_tile_kernel() {
       },
       [](const DecodeJob& job) {
         if (job.is_bf16) {
-          DecodeSplit<Isa, true>(job).run();
+          DecodeSplit<Isa, true>(job).weigh();
         } else {
-          DecodeSplit<Isa, false>(job).run();
+          DecodeSplit<Isa, false>(job).weigh();
+        }
+      },
+      [](const DecodeJob& job) {
+        if (job.is_bf16) {
+          DecodeSplit<Isa, true>(job).add_values();
+        } else {
+          DecodeSplit<Isa, false>(job).add_values();
         }
       },
   };

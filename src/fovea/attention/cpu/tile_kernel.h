@@ -16,22 +16,11 @@ struct KeyGroup {
   uint32_t keys;
 };
 
-/// kGroupKeys keys and values of f8e4m3 in one page: rows of K k_stride bytes apart, V turned, its
-/// channels v_stride bytes apart.
-struct CodeGroup {
-  int32_t num_keys;  // those that exist
-  const std::byte *k, *v;
-  int64_t k_stride, v_stride;
-  float k_scale, v_scale;
-};
-
 /// One walk over the keys of a (sequence, KV head), or over the means of its blocks. K and V are in
-/// the kernel's own layout: K wherever each group is, V one group after the other. Or
-/// they are codes, for decode_codes().
+/// the kernel's own layout: K wherever each group is, V one group after the other.
 struct TilePass {
   const std::byte* const* keys = nullptr;  // by group index
   const std::byte* values = nullptr;
-  const CodeGroup* codes = nullptr;  // by group index
   const KeyGroup* groups = nullptr;  // [num_groups]
   int64_t num_groups = 0;
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of the listed,
@@ -49,7 +38,6 @@ struct TileJob {
   int32_t num_passes = 0;
   const float* sinks = nullptr;     // [num_rows]; null without sinks
   std::byte* const* out = nullptr;  // [num_rows]
-  bool out_is_f32 = false;          // whatever q is
   float* const* lse = nullptr;      // [num_rows]; all null where nobody asks
   /// Rows that the thread will probably read next: fetched into the cache beside the products.
   const std::byte* const* next_q = nullptr;  // [num_next_rows]
@@ -65,8 +53,17 @@ struct PackJob {
   const std::byte* v[kGroupKeys];
 };
 
+/// kGroupKeys keys and values of f8e4m3 in one page: rows of K k_stride bytes apart, V turned, its
+/// channels v_stride bytes apart.
+struct CodeGroup {
+  const std::byte *k, *v;
+  int64_t k_stride, v_stride;
+  float k_scale, v_scale;
+};
+
 /// A few query rows against some keys of one KV head, straight from where the keys are: decode
-/// reads every key once and is bound by memory, so nothing is packed.
+/// reads every key once and is bound by memory, so nothing is packed. Weights come first, then the
+/// values that they are for.
 struct DecodeJob {
   int64_t head_dim = 0;
   bool is_bf16 = false;
@@ -76,14 +73,25 @@ struct DecodeJob {
   int32_t num_keys = 0;                 // up to kSplitKeys
   const std::byte* const* k = nullptr;  // [num_keys]
   const std::byte* const* v = nullptr;
+  /// In place of k and v: groups of all units that hold keys; those past the last key are read, to
+  /// no effect.
+  const CodeGroup* codes = nullptr;
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of these
   const int32_t* end = nullptr;
-  float* out = nullptr;  // [num_rows, head_dim], not divided by the sum
-  float* max = nullptr;  // [num_rows], of q.k, -inf where a row sees nothing
-  float* sum = nullptr;  // [num_rows]
+  /// [num_rows, kSplitKeys] in room for padded_decode_rows(): exp(softmax_scale * (q.k - max)), 0
+  /// where a row does not see the key.
+  float* weights = nullptr;
+  float* max = nullptr;       // [num_rows], of q.k, -inf where a row sees nothing
+  float* sum = nullptr;       // [num_rows], of the weights
+  float* unit_sum = nullptr;  // [num_rows, kSplitUnits]: the same of kUnitKeys keys each
+  uint32_t units = 0;         // bit i: the values of the i-th kUnitKeys keys are read
+  float* out = nullptr;       // [num_rows, head_dim]: weights times values, not divided by the sum
 };
 constexpr int32_t kMaxDecodeRows = 16;
 constexpr int32_t kSplitKeys = 512;
+constexpr int32_t kUnitKeys = 64;
+constexpr int32_t kSplitUnits = kSplitKeys / kUnitKeys;
+constexpr int64_t padded_decode_rows(int64_t num_rows) { return (num_rows + 3) / 4 * 4; }
 
 /// One instruction set. Keys and values are packed with zeros beyond num_keys, and with zeros for
 /// NaN and Inf values, so that a weight of 0 hides whatever it must (0 x NaN is NaN): such values
@@ -98,11 +106,12 @@ struct TileKernel {
   /// layout already: `keys` may then be null. Returns whether a value was NaN or Inf.
   bool (*pack)(const PackJob& job, std::byte* keys, std::byte* values);
   void (*attend)(const TileJob& job, std::byte* scratch);
-  void (*decode)(const DecodeJob& job);
-  /// Null, or decode of f8e4m3 with the tiles' products: one pass over codes for up to
-  /// kMaxDecodeRows rows of bf16. False where a value is NaN: the outputs mean nothing.
-  bool (*decode_codes)(const TileJob& job, std::byte* scratch) = nullptr;
-  int64_t (*decode_scratch_bytes)(int64_t head_dim) = nullptr;  // of one thread
+  void (*decode_weights)(const DecodeJob& job);
+  void (*decode_values)(const DecodeJob& job);
+  /// The same for queries of bf16 and keys of f8e4m3; null where there is nothing better than
+  /// widening them first. A value of NaN reaches all rows, whatever their weights.
+  void (*code_weights)(const DecodeJob& job) = nullptr;
+  void (*code_values)(const DecodeJob& job) = nullptr;
 };
 
 const TileKernel& portable_tile_kernel();

@@ -13,7 +13,6 @@ struct Avx512Bf16Isa {
   static constexpr int kPack = 2;
   static constexpr int kBatchGroups = 2;
   static constexpr bool kOverlaps = false;
-  static constexpr bool kTakesCodes = false;
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kVecsAtOnce = 4;
   using Weights = Bf16Weights;
