@@ -300,6 +300,30 @@ TEST_F(CudaAttention, DecodeThatReadsOldKeysEarlyGivesTheSameBits) {
   }
 }
 
+/// Weights are taken relative to a maximum that is found out to be too small only afterwards, up to
+/// the point where they leave the range of f32. Rows rise from tile to tile as the sum of their q.
+TEST_F(CudaAttention, AMaximumMayJumpByAnyAmount) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      for (const float growth : {0.3f, 2.f, 10.f, 40.f, 150.f}) {
+        SCOPED_TRACE(fmt::format("head_dim {}, growth {}", head_dim, growth));
+        AttentionData data({.q_lens = {300}, .kv_lens = {1100}, .head_dim = head_dim}, DType::kF32,
+                           3);
+        for (int64_t t = 0; t < 1100; ++t) {
+          data.set_key(
+              0, t, 0,
+              growth * static_cast<float>(8 - t / 128) + static_cast<float>(t * 37 % 16) / 16);
+        }
+        cases::round_inputs(data, dtype);
+        DeviceMirror mirror(data, dtype, false);
+        mirror.run(cuda_attention_backend());
+        reference_attention_backend().run(data.params(), {});
+        EXPECT_EQ(row_difference(mirror.out(), data.out(), head_dim, dtype), "");
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttention, SelectingEverythingIsDense) {
   AttentionCase shape{.q_lens = {600, 100},
                       .kv_lens = {600, 900},

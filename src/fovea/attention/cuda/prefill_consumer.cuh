@@ -1,6 +1,7 @@
 // A consumer warpgroup of the prefill kernel: products, softmax and output of 64 query rows.
 #pragma once
 
+#include "fovea/attention/cuda/prefill_catch_up.cuh"
 #include "fovea/attention/cuda/prefill_math.cuh"
 #include "fovea/attention/cuda/prefill_math_f8.cuh"
 #include "fovea/tensor/cuda/ptx/tma.h"
@@ -41,6 +42,7 @@ class PrefillConsumer {
 
  private:
   using OutElement = typename Traits::OutElement;
+  using Stage = RingPosition<Traits::kStages>;
   using Math = std::conditional_t<Traits::kIsF8, PrefillMathF8<Traits>, PrefillMath<Traits>>;
   static constexpr float kLn2 = 0.693147180559945f;
   static constexpr float kLog2E = 1.44269504088896f;
@@ -78,31 +80,28 @@ class PrefillConsumer {
   }
 
   // Rows and what stages hold are read where they lie, each time: copies would take registers that
-  // the products need.
+  // the products need. Where control depends on them it is said that they are uniform: with one
+  // branch in all of the consumer that might not be, ring positions, addresses and descriptors
+  // would take registers of each thread and some 32 instructions a tile.
 
   /// Of the query tile: this thread's first row, the other is 8 further on.
   static __device__ int tile_row() { return consumer_row(ptx::thread_number()); }
   __device__ const RowInfo& row() const { return shared_.rows[q_slot_.index()]; }
   __device__ int previous_slot() const { return q_slot_.previous_index(); }
-  /// Of S; after release_k().
-  __device__ const StageInfo& tile_of_scores() const {
-    return shared_.stages[k_stage_.previous_wide_index()];
-  }
-  /// Of P V; after release_v().
-  __device__ const StageInfo& tile_of_product() const {
-    return shared_.stages[v_stage_.previous_wide_index()];
+  __device__ const StageInfo& tile_of(Stage stage) const {
+    return shared_.stages[stage.wide_index()];
   }
 
   // Products, issued but not waited for.
 
   __device__ void issue_qk() {
     math_.issue_qk(ptx::advance(q_descriptor_, q_slot_.index() * Traits::kQSlotBytes),
-                   ptx::advance(k_descriptor_, k_stage_.index() * Traits::kKvBytes));
+                   ptx::advance(k_descriptor_, stage_.index() * Traits::kKvBytes));
   }
 
-  __device__ void issue_pv() {
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_stage_.index()]), v_stage_.parity());
-    math_.issue_pv(ptx::advance(v_descriptor_, v_stage_.index() * Traits::kKvBytes));
+  __device__ void issue_pv(Stage stage) {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[stage.index()]), stage.parity());
+    math_.issue_pv(ptx::advance(v_descriptor_, stage.index() * Traits::kKvBytes));
   }
 
   // Buffers.
@@ -110,18 +109,20 @@ class PrefillConsumer {
   /// Waits for the next row and its Q; false when there is none.
   __device__ bool wait_row() {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.q_full[q_slot_.index()]), q_slot_.parity());
-    return row().head >= 0;
+    return ptx::uniform(row().head) >= 0;
   }
+  /// For K of the next tile.
   __device__ void wait_k() {
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_stage_.index()]), k_stage_.parity());
+    stage_.advance();
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[stage_.index()]), stage_.parity());
   }
   __device__ void release_k() {
-    if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_stage_.index()]));
-    k_stage_.advance();
+    if ((Traits::kGuessesMaximum ? thread_ % 32 : thread_) == 0) {
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[stage_.index()]));
+    }
   }
-  __device__ void release_v() {
-    if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.v_empty[v_stage_.index()]));
-    v_stage_.advance();
+  __device__ void release_v(Stage stage) {
+    if (thread_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.v_empty[stage.index()]));
   }
   /// Hands a Q slot back once the store of O has read it. The warpgroup must have met at a barrier
   /// since it last read the slot's row.
@@ -147,7 +148,7 @@ class PrefillConsumer {
     ptx::wgmma_wait<0>();
     release_k();
     if (row().walk.is_masked(0)) mask();
-    math_.find_maximum(state_, row(), tile_of_scores());
+    math_.find_maximum(state_, row(), tile_of(stage_));
     math_.exponentiate(state_);
     math_.pack();
     if (row().walk.is_masked(0)) settle_values();
@@ -156,20 +157,19 @@ class PrefillConsumer {
   /// The rest of a row's tiles. Those that need a mask, and the first, whose turn it is to hand
   /// back the previous row's Q, take the checked form: two branches in the hot loop cost 3 %.
   __device__ void walk_row() {
+    const int num_tiles = ptx::uniform(row().walk.num_tiles);
+    const int end_plain = ptx::uniform(row().walk.end_plain());
+    const int num_masked_first = ptx::uniform(row().walk.num_masked_first);
     int step = 1;
 #pragma unroll 1
-    while (step < row().walk.num_tiles) {
-      const bool is_masked = row().walk.is_masked(step);
+    while (step < num_tiles) {
+      const bool is_masked = step < num_masked_first || step >= end_plain;
       if (step == 1 || is_masked) {
         next_tile<true>(is_masked, step == 1);
         ++step;
       } else {
-        // Counted down: one register less in the loop that matters.
 #pragma unroll 1
-        for (int left = row().walk.end_plain() - step; left > 0; --left) {
-          next_tile<false>(false, false);
-        }
-        step = row().walk.end_plain();
+        for (; step < end_plain; ++step) next_tile<false>(false, false);
       }
     }
   }
@@ -177,61 +177,88 @@ class PrefillConsumer {
   /// S = Q K_next^T runs beside O += P V, the softmax of S beside the rest of it.
   template <bool kChecked>
   __device__ void next_tile(bool is_masked, bool is_second) {
-    issue_both();
-    if (kChecked && is_second) release_previous_q();  // by now its store has read it
-    finish_qk();
-    if (kChecked && is_masked) mask();
-    soften();
-    math_.rescale_output();
-    if (kChecked && is_masked) settle_values();
+    const Stage before = stage_;
+    issue_both(before);
+    if constexpr (!kChecked && Traits::kGuessesMaximum) {
+      soften_ahead(before);
+    } else {
+      if (kChecked && is_second) release_previous_q();  // by now its store has read it
+      finish_qk(before);
+      if (kChecked && is_masked) mask();
+      soften(before);
+      math_.rescale_output();
+      if (kChecked && is_masked) settle_values();
+    }
+  }
+
+  /// What follows the issue of a plain tile's products, without its maximum: nothing stands between
+  /// the scores and their exponentials.
+  __device__ void soften_ahead(Stage before) {
+    ptx::wgmma_wait<1>();
+    if constexpr (Math::kTakesProductFirst) finish_pv(before);
+    math_.exponentiate_ahead(state_, row(), tile_of(stage_));
+    if constexpr (Math::kTakesProductFirst) {
+      math_.pack();
+    } else {
+      ptx::hold_wait(ptx::shared_address(&shared_.v_loaded), math_.tile_sum[0] + math_.tile_sum[1]);
+      finish_pv(before);
+    }
+    if (math_.is_behind(state_)) {
+      catch_up<Traits>(math_, state_, ptx::shared_address(shared_.q[q_slot_.index()]),
+                       ptx::shared_address(shared_.k[stage_.index()]));
+    }
+    math_.take_sums(state_);
+    if constexpr (!Math::kTakesProductFirst) math_.pack();
+    release_k();
   }
 
   /// The first tile of a row beside the last product of the row before it.
   __device__ void next_row() {
-    issue_both();
-    finish_qk();
+    const Stage before = stage_;
+    issue_both(before);
+    finish_qk(before);
     const RowState done_state = state_;
     state_ = RowState();
     if (row().walk.is_masked(0)) mask();
-    soften();
+    soften(before);
     finish_row(shared_.rows[previous_slot()], previous_slot(), done_state);
     math_.clear_output();
     if (row().walk.is_masked(0)) settle_values();
   }
 
   /// In this warpgroup's turn.
-  __device__ void issue_both() {
+  __device__ void issue_both(Stage before) {
     wait_k();
     ptx::named_barrier_sync(kTurnBarrier + warpgroup_, 256);
     issue_qk();
-    issue_pv();
+    issue_pv(before);
     ptx::named_barrier_arrive(kTurnBarrier + (warpgroup_ ^ 1), 256);
   }
 
-  __device__ void finish_qk() {
+  __device__ void finish_qk(Stage before) {
     ptx::wgmma_wait<1>();
     release_k();
-    if constexpr (Math::kTakesProductFirst) finish_pv();
+    if constexpr (Math::kTakesProductFirst) finish_pv(before);
   }
 
   __device__ void last_product() {
-    issue_pv();
-    finish_pv();
+    issue_pv(stage_);
+    finish_pv(stage_);
   }
 
-  __device__ void finish_pv() {
+  __device__ void finish_pv(Stage stage) {
     ptx::wgmma_wait<0>();
-    release_v();
-    math_.take_product(tile_of_product());
+    release_v(stage);
+    math_.take_product(tile_of(stage));
   }
 
   /// Scores to P, beside P V where that has not been waited for.
-  __device__ void soften() {
-    math_.find_maximum(state_, row(), tile_of_scores());
+  __device__ void soften(Stage before) {
+    math_.find_maximum(state_, row(), tile_of(stage_));
     math_.exponentiate(state_);
     if constexpr (!Math::kTakesProductFirst) {
       ptx::hold_wait(ptx::shared_address(&shared_.v_loaded), state_.sum[0] + state_.sum[1]);
-      finish_pv();
+      finish_pv(before);
     }
     math_.pack();
   }
@@ -247,10 +274,10 @@ class PrefillConsumer {
   /// NaN would reach the rows that do not see it.
   __device__ void settle_values() {
     if constexpr (Traits::kIsSplit) return;  // a piece is one row: inspect_values() sees to it
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_stage_.index()]), v_stage_.parity());
-    if (shared_.has_non_finite[v_stage_.index()] == 0) return;
-    const uint32_t v = ptx::shared_address(shared_.v[v_stage_.index()]);
-    const int tile = tile_of_scores().tile;
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[stage_.index()]), stage_.parity());
+    if (ptx::uniform(shared_.has_non_finite[stage_.index()]) == 0) return;
+    const uint32_t v = ptx::shared_address(shared_.v[stage_.index()]);
+    const int tile = tile_of(stage_).tile;
     math_.add_non_finite(v, thread_, [&](int key, int r) {
       return sees(row(), this_position(row()) + 8 * r, tile, key);
     });
@@ -277,7 +304,7 @@ class PrefillConsumer {
   /// Hides the keys that a row may not see.
   __device__ void mask() {
     const RowInfo& row = this->row();
-    const int tile = tile_of_scores().tile;
+    const int tile = tile_of(stage_).tile;
     if (Traits::kHasMeans && is_mean_tile(tile)) return mask_means(row, mean_tile_number(tile));
     const int first_key = tile * Traits::kKvTileRows + thread_ % 4 * 2;
     const int first_position = this_position(row);
@@ -290,11 +317,18 @@ class PrefillConsumer {
       high[r] = end - first_key;
       low[r] = params_.window_left >= 0 ? position - params_.window_left - first_key : -first_key;
     }
+    // Few tiles are cut at both ends.
+    if (__any_sync(~0u, min(high[0], high[1]) < Traits::kKvTileRows)) {
 #pragma unroll
-    for (int i = 0; i < Math::kScores; ++i) {
-      const int column = i / 4 * 8 + i % 2;
-      const int r = i / 2 % 2;
-      if (column < low[r] || column >= high[r]) math_.s[i] = -INFINITY;
+      for (int i = 0; i < Math::kScores; ++i) {
+        if (i / 4 * 8 + i % 2 >= high[i / 2 % 2]) math_.s[i] = -INFINITY;
+      }
+    }
+    if (__any_sync(~0u, max(low[0], low[1]) > 0)) {
+#pragma unroll
+      for (int i = 0; i < Math::kScores; ++i) {
+        if (i / 4 * 8 + i % 2 < low[i / 2 % 2]) math_.s[i] = -INFINITY;
+      }
     }
   }
 
@@ -317,10 +351,14 @@ class PrefillConsumer {
       const uint32_t bits = hidden[word] >> thread_ % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
-        const int column = i / 4 * 8 + i % 2;
-        const bool is_hidden = (bits >> column & 1) != 0 || word * 32 + column < low[i / 2 % 2];
         float& s = math_.s[16 * word + i];
-        s = is_hidden ? -INFINITY : s + params_.mean_bias;
+        s = (bits >> (i / 4 * 8 + i % 2) & 1) != 0 ? -INFINITY : s + params_.mean_bias;
+      }
+    }
+    if (__any_sync(~0u, max(low[0], low[1]) > 0)) {
+#pragma unroll
+      for (int i = 0; i < Math::kScores; ++i) {
+        if (i / 4 * 8 + i % 2 < low[i / 2 % 2]) math_.s[i] = -INFINITY;
       }
     }
   }
@@ -349,7 +387,7 @@ class PrefillConsumer {
     const int first = warpgroup_ * kConsumerRows;
     if constexpr (Traits::kIsSplit) {
       store_partial(row, factor);
-    } else if (first >= row.valid_begin && first + kConsumerRows <= row.valid_end) {
+    } else if (ptx::uniform(first >= row.valid_begin && first + kConsumerRows <= row.valid_end)) {
       store_through_shared(row, slot, factor);
     } else {
       store_rows(row, factor);
@@ -435,8 +473,7 @@ class PrefillConsumer {
   uint64_t v_descriptor_;
   RingPosition<Traits::kQSlots> q_slot_;
   bool has_previous_row_ = false;  // in the Q slot before this one
-  RingPosition<Traits::kStages> k_stage_;
-  RingPosition<Traits::kStages> v_stage_;
+  Stage stage_ = Stage::before();  // of the tile of S
   RowState state_;
   Math math_;
 };

@@ -61,35 +61,66 @@ class PrefillMath {
   /// shrink for it.
   __device__ void find_maximum(RowState& state, const RowInfo&, const StageInfo&) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = state.max[r];
+    for (int r = 0; r < 2; ++r) rescale_[r] = move_maximum(state, r, find_row_maximum(state, r));
+  }
+  /// At least the one that the row has.
+  __device__ float find_row_maximum(const RowState& state, int r) const {
+    float top = state.max[r];
 #pragma unroll
-      for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-      top = ptx::quad_max(top);
-      // One product of the difference: two rounded ones would make it fire by rounding. The form of
-      // the comparison keeps a maximum of -inf (nothing seen yet) when nothing is seen now.
-      if (!((top - state.max[r]) * params_.scale_log2 > kLazyLog2)) top = state.max[r];
-      rescale_[r] =
-          top == state.max[r] ? 1.f : ptx::exp2_approx((state.max[r] - top) * params_.scale_log2);
-      state.max[r] = top;
-    }
+    for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    return ptx::quad_max(top);
+  }
+  /// To `top`, if that is much more. Returns by how much sums and O must shrink.
+  __device__ float move_maximum(RowState& state, int r, float top) const {
+    // One product of the difference: two rounded ones would make it fire by rounding. The form of
+    // the comparison keeps a maximum of -inf (nothing seen yet) when nothing is seen now.
+    const float old = state.max[r];
+    if (!((top - old) * params_.scale_log2 > kLazyLog2)) top = old;
+    state.max[r] = top;
+    return top == old ? 1.f : ptx::exp2_approx((old - top) * params_.scale_log2);
   }
 
   /// Turns s from logits into probabilities relative to the maximum.
   __device__ void exponentiate(RowState& state) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float top = state.max[r];
-      const float offset = top == -INFINITY ? 0.f : top * params_.scale_log2;
-      float sum = state.sum[r] * rescale_[r];
-#pragma unroll
-      for (int i = 2 * r; i < kScores; i += 4) {
-        s[i] = ptx::exp2_approx(fmaf(s[i], params_.scale_log2, -offset));
-        s[i + 1] = ptx::exp2_approx(fmaf(s[i + 1], params_.scale_log2, -offset));
-        sum += s[i] + s[i + 1];
-      }
-      state.sum[r] = sum;
+      state.sum[r] = exponentiate_row(state, r, state.sum[r] * rescale_[r]);
     }
+  }
+  /// The same for one row; returns `sum` and what they add up to.
+  __device__ float exponentiate_row(const RowState& state, int r, float sum) {
+    const float top = state.max[r];
+    const float offset = top == -INFINITY ? 0.f : top * params_.scale_log2;
+#pragma unroll
+    for (int i = 2 * r; i < kScores; i += 4) {
+      s[i] = ptx::exp2_approx(fmaf(s[i], params_.scale_log2, -offset));
+      s[i + 1] = ptx::exp2_approx(fmaf(s[i + 1], params_.scale_log2, -offset));
+      sum += s[i] + s[i + 1];
+    }
+    return sum;
+  }
+
+  /// Turns s into probabilities relative to the maximum of the tiles before, without looking for
+  /// larger logits: most tiles have none.
+  __device__ void exponentiate_ahead(const RowState& state, const RowInfo&, const StageInfo&) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) reach[r] = tile_sum[r] = exponentiate_row(state, r, 0.f);
+  }
+  /// Whether some row of the warp has logits so much larger that it must catch_up().
+  __device__ bool is_behind(const RowState& state) const {
+    return __any_sync(~0u, !(fmaxf(reach[0], reach[1]) <= kMaxReach) ||
+                               fminf(state.max[0], state.max[1]) == -INFINITY);
+  }
+  /// Of a row whose weights reach up to `by`. Returns by how much weights, sums and O must shrink.
+  __device__ float raise_maximum(RowState& state, int r, float by) const {
+    const float old = state.max[r];
+    state.max[r] = old + ptx::log2_approx(by) / params_.scale_log2;
+    return ptx::exp2_approx((old - state.max[r]) * params_.scale_log2);
+  }
+  /// After exponentiate_ahead() and catch_up().
+  __device__ void take_sums(RowState& state) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state.sum[r] += tile_sum[r];
   }
 
   /// Makes P of s; after the wait for the P V before.
@@ -152,8 +183,14 @@ class PrefillMath {
     }
   }
 
+  // After exponentiate_ahead() the maximum moves only where weights add up to more: far under what
+  // f16 can hold, far over what 32 weights under 1 come to.
+  static constexpr float kMaxReach = 256.f;
+
   float s[kScores];
   float o[kOutputs];
+  float tile_sum[2];  // of exponentiate_ahead(), over this thread's columns
+  float reach[2];     // what is held against kMaxReach: here tile_sum
 
  private:
   using Element = typename Traits::Element;

@@ -56,44 +56,82 @@ class PrefillMathF8 {
   }
 
   __device__ void find_maximum(RowState& state, const RowInfo& row, const StageInfo& tile) {
+    set_scale(row, tile);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = -INFINITY;
+    for (int r = 0; r < 2; ++r) rescale_[r] = move_maximum(state, r, find_row_maximum(state, r));
+  }
+  __device__ float find_row_maximum(const RowState&, int r) const {
+    float top = -INFINITY;
 #pragma unroll
-      for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-      scale_[r] = tile.logit_scale * q_scale(row, r);
-      float reference = ptx::quad_max(top) * scale_[r] - kShiftLog2;
-      // The form of the comparison keeps -inf (nothing seen yet) when nothing is seen now.
-      if (!(reference - state.max[r] > kLazyLog2)) reference = state.max[r];
-      rescale_[r] = reference == state.max[r] ? 1.f : ptx::exp2_approx(state.max[r] - reference);
-      state.max[r] = reference;
-    }
+    for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    return ptx::quad_max(top) * scale_[r] - kShiftLog2;
+  }
+  __device__ float move_maximum(RowState& state, int r, float reference) const {
+    // The form of the comparison keeps -inf (nothing seen yet) when nothing is seen now.
+    const float old = state.max[r];
+    if (!(reference - old > kLazyLog2)) reference = old;
+    state.max[r] = reference;
+    return reference == old ? 1.f : ptx::exp2_approx(old - reference);
   }
 
   __device__ void exponentiate(RowState& state) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float offset = state.max[r] == -INFINITY ? 0.f : state.max[r];
-      float sum = state.sum[r] * rescale_[r];
-#pragma unroll
-      for (int i = 2 * r; i < kScores; i += 4) {
-        s[i] = ptx::exp2_approx(fmaf(s[i], scale_[r], -offset));
-        s[i + 1] = ptx::exp2_approx(fmaf(s[i + 1], scale_[r], -offset));
-        sum += s[i] + s[i + 1];
-      }
-      state.sum[r] = sum;
+      state.sum[r] = exponentiate_row(state, r, state.sum[r] * rescale_[r]);
     }
+  }
+  __device__ float exponentiate_row(const RowState& state, int r, float sum) {
+    const float offset = state.max[r] == -INFINITY ? 0.f : state.max[r];
+#pragma unroll
+    for (int i = 2 * r; i < kScores; i += 4) {
+      s[i] = ptx::exp2_approx(fmaf(s[i], scale_[r], -offset));
+      s[i + 1] = ptx::exp2_approx(fmaf(s[i + 1], scale_[r], -offset));
+      sum += s[i] + s[i + 1];
+    }
+    return sum;
+  }
+
+  __device__ void exponentiate_ahead(const RowState& state, const RowInfo& row,
+                                     const StageInfo& tile) {
+    set_scale(row, tile);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) tile_sum[r] = exponentiate_row(state, r, 0.f);
+    // Weights are not negative: they compare like integers, of which one instruction takes three.
+    int tops[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < kScores; i += 2) {
+      int& top = tops[i / 2 % 2];
+      top = max(max(top, __float_as_int(s[i])), __float_as_int(s[i + 1]));
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) reach[r] = __int_as_float(tops[r]);
+  }
+  __device__ bool is_behind(const RowState& state) const {
+    const int top = max(__float_as_int(reach[0]), __float_as_int(reach[1]));
+    return __any_sync(~0u, top > __float_as_int(kMaxReach) || state.max[0] == -INFINITY ||
+                               state.max[1] == -INFINITY);
+  }
+  __device__ float raise_maximum(RowState& state, int r, float by) const {
+    const float old = state.max[r];
+    state.max[r] = old + (ptx::log2_approx(by) - kShiftLog2);
+    return ptx::exp2_approx(old - state.max[r]);
+  }
+  __device__ void take_sums(RowState& state) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state.sum[r] += tile_sum[r];
   }
 
   __device__ void pack() {
+    pack_row(0);
+    pack_row(1);
+  }
+  __device__ void pack_row(int r) {
     // Four weights that lie in one register: see f8_value_slot() for the order of V.
 #pragma unroll
     for (int k = 0; k < kScores / 16; ++k) {
-      const float* g = s + 16 * k;
-      p_[4 * k] = ptx::pack_e4m3(g[0], g[1], g[4], g[5]);
-      p_[4 * k + 1] = ptx::pack_e4m3(g[2], g[3], g[6], g[7]);
-      p_[4 * k + 2] = ptx::pack_e4m3(g[8], g[9], g[12], g[13]);
-      p_[4 * k + 3] = ptx::pack_e4m3(g[10], g[11], g[14], g[15]);
+      const float* g = s + 16 * k + 2 * r;
+      p_[4 * k + r] = ptx::pack_e4m3(g[0], g[1], g[4], g[5]);
+      p_[4 * k + 2 + r] = ptx::pack_e4m3(g[8], g[9], g[12], g[13]);
     }
   }
 
@@ -137,8 +175,12 @@ class PrefillMathF8 {
     }
   }
 
+  static constexpr float kMaxReach = 448.f;  // the largest E4M3
+
   float s[kScores];
   float o[kOutputs];
+  float tile_sum[2];
+  float reach[2];  // the largest weights of this thread's columns
 
  private:
   using Element = typename Traits::Element;
@@ -151,8 +193,14 @@ class PrefillMathF8 {
     return is_separate ? params_.q_scale[row.head + at] : 1.f;
   }
 
+  __device__ void set_scale(const RowInfo& row, const StageInfo& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) scale_[r] = tile.logit_scale * q_scale(row, r);
+  }
+
   // Weights lie under 2^kShiftLog2 when the maximum is fresh, and under 2^(both) when it is stale.
-  // E4M3 ends at 448 = 2^8.8: a larger sum of the two would saturate.
+  // Weights lie under 2^kShiftLog2 when the maximum is fresh, and under 2^(both) when it is stale:
+  // a larger sum would saturate at 448 = 2^8.8. Plain tiles are held against that itself.
   static constexpr float kShiftLog2 = 6.f;
   static constexpr float kLazyLog2 = 2.f;
 

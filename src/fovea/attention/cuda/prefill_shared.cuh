@@ -36,6 +36,9 @@ struct PrefillTraits {
   static constexpr int kProducerRegisters = kIsF8 ? 40 : 56;
   static constexpr int kConsumerRegisters = kIsF8 ? 232 : 224;
   static constexpr bool kHasMeans = !kIsSplit && !kIsF8;  // periphery
+  // Weights of plain tiles are taken relative to the maximum of the tiles before. catch_up() may
+  // read K once more, so each warp hands it back for itself.
+  static constexpr bool kGuessesMaximum = !kIsSplit && kHeadDim <= 128;
   using OutElement = std::conditional_t<kIsF8, __nv_bfloat16, Element>;
   static constexpr int kPanelColumns = static_cast<int>(ptx::kPanelRowBytes / sizeof(Element));
   static constexpr int kPanels = kHeadDim / kPanelColumns;  // of Q and K, and of V but in f8e4m3
@@ -122,7 +125,7 @@ struct PrefillShared {
     }
     for (int i = 0; i < Traits::kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&k_full[i]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&k_empty[i]), 2);
+      ptx::mbarrier_init(ptx::shared_address(&k_empty[i]), Traits::kGuessesMaximum ? 8 : 2);
       ptx::mbarrier_init(ptx::shared_address(&v_full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&v_empty[i]), 2);
       ptx::mbarrier_init(ptx::shared_address(&v_loaded[i]), 1);
@@ -137,22 +140,32 @@ int prefill_shared_bytes(const PrefillParams& params) {
   return static_cast<int>(sizeof(PrefillShared<Traits>)) + Traits::kQSlots * (params.max_means / 8);
 }
 
-/// A position in a ring of kSize buffers and the parity of its current phase, in one register:
-/// consumers have none to spare. It counts to 2 kSize and is signed because of what ptxas makes of
-/// it (dense loses 2 % else): an unsigned count moved the release of K behind the softmax.
+/// A position in a ring of kSize buffers and the parity of its current phase.
 template <int kSize>
 class RingPosition {
  public:
-  __device__ int index() const { return count_ % kSize; }
-  __device__ uint32_t parity() const { return static_cast<uint32_t>(count_ / kSize); }
-  __device__ void advance() { count_ = (count_ + 1) % (2 * kSize); }
-  __device__ int previous_index() const { return (count_ + 2 * kSize - 1) % kSize; }
-  /// The same positions in a ring of twice the size.
-  __device__ int wide_index() const { return count_; }
-  __device__ int previous_wide_index() const { return (count_ + 2 * kSize - 1) % (2 * kSize); }
+  __device__ int index() const { return index_; }
+  __device__ uint32_t parity() const { return parity_; }
+  __device__ void advance() {
+    if (++index_ == kSize) {
+      index_ = 0;
+      parity_ ^= 1;
+    }
+  }
+  __device__ int previous_index() const { return index_ == 0 ? kSize - 1 : index_ - 1; }
+  /// The same position in a ring of twice the size.
+  __device__ int wide_index() const { return index_ + static_cast<int>(parity_) * kSize; }
+  /// The position before the first.
+  static __device__ RingPosition before() {
+    RingPosition position;
+    position.index_ = kSize - 1;
+    position.parity_ = 1;
+    return position;
+  }
 
  private:
-  int count_ = 0;
+  int index_ = 0;
+  uint32_t parity_ = 0;
 };
 
 }  // namespace fovea::cuda

@@ -127,6 +127,12 @@ FOVEA_DEVICE void store_shared_zero16(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {0, 0, 0, 0};" ::"r"(address) : "memory");
 }
 
+/// `value`, which the whole warp has, in a form of which the compiler knows that: branches on it
+/// and addresses made of it take no registers of a thread.
+FOVEA_DEVICE int uniform(int value) {
+  return static_cast<int>(__reduce_or_sync(~0u, static_cast<uint32_t>(value)));
+}
+
 /// Over the 4 threads that share a row of a wgmma accumulator.
 FOVEA_DEVICE float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
