@@ -96,7 +96,7 @@ TEST_F(CudaFloat8, ProductsMatchPlainLoops) {
     const std::vector<float> w = random_values(out * in, DType::kBF16, 2);
     const PackedWeights weights = matrix(w, out, in).quantized(kGpu);
     const std::vector<float> w_rounded = quantize(w, out, in, kBlock).values;
-    for (const int64_t rows : {1, 5, 128, 300}) {
+    for (const int64_t rows : {1, 5, 8, 128, 300}) {
       SCOPED_TRACE(testing::Message() << rows << " x " << out << " x " << in);
       const std::vector<float> x = random_values(rows * in, DType::kBF16, 3);
       // A single row, as decode has it, is not rounded.
@@ -116,6 +116,32 @@ TEST_F(CudaFloat8, ProductsMatchPlainLoops) {
       for (size_t i = 0; i < want.size(); ++i) want[i] += before[i];
       EXPECT_EQ(cases::difference(sum.values(), want, kSums), "");
     }
+  }
+}
+
+/// Rows that come by fours go through the library, others through a kernel of ours.
+TEST_F(CudaFloat8, ARowsProductDoesNotDependOnHowManyCome) {
+  constexpr int64_t kRows = 264, kFewer = 261;
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{384, 384}, {640, 1024}}) {
+    const PackedWeights weights =
+        matrix(random_values(out * in, DType::kBF16, 2), out, in).quantized(kGpu);
+    const std::vector<float> x = random_values(kRows * in, DType::kBF16, 3);
+    const std::vector<float> before = random_values(kRows * out, DType::kF32, 4);
+    const auto results = [&](int64_t rows) {
+      const auto first = [rows](const std::vector<float>& values, int64_t columns) {
+        return std::vector<float>(values.begin(), values.begin() + rows * columns);
+      };
+      const PaddedRows rows_in(DType::kBF16, rows, in, first(x, in));
+      const PaddedRows halves(DType::kBF16, rows, out),
+          sums(DType::kF32, rows, out, first(before, out));
+      ops_->matmul(rows_in.view(), weights, halves.view());
+      ops_->matmul_add(rows_in.view(), weights, sums.view());
+      return std::pair(halves.values(), sums.values());
+    };
+    auto all = results(kRows);
+    all.first.resize(static_cast<size_t>(kFewer * out));
+    all.second.resize(static_cast<size_t>(kFewer * out));
+    EXPECT_EQ(results(kFewer), all) << out << " x " << in;
   }
 }
 

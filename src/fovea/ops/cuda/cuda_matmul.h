@@ -42,15 +42,17 @@ class CudaMatmul {
 
  private:
   struct Shape {
+    DType dtype;  // of both operands
     int64_t rows, in_features, out_features, in_stride, out_stride;
     DType out_dtype;
     bool add;
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan;
-  const Plan& plan_of(const Shape& shape);
-  void run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out,
-              bool add) const;
+  /// Null where the library has none.
+  const Plan* find_plan(const Shape& shape);
+  void run_f8(const TensorView& in, const PackedWeights& weights, const TensorView& out, bool add);
+  void multiply(const Plan& plan, const void* in, const void* weights, void* out, bool add) const;
 
   Context context_;
   cublasLtHandle_t handle_ = nullptr;

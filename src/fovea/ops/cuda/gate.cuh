@@ -8,24 +8,29 @@
 
 namespace fovea::cuda {
 
-/// `kIsRough`: to within 2^-12, for half of the time in the special function units.
+/// gate / (1 + exp(-x)). `kIsRough`: to within 2^-12 of gate, for half of the time in the special
+/// function units.
 template <bool kIsRough>
-__device__ inline float sigmoid(float x) {
-  if constexpr (kIsRough) return fmaf(0.5f, ptx::tanh_approx(0.5f * x), 0.5f);
-  return __fdividef(1.0f, 1.0f + __expf(-x));
+__device__ inline float times_sigmoid(float gate, float x) {
+  if constexpr (kIsRough) {
+    const float half = 0.5f * gate;
+    return fmaf(half, ptx::tanh_approx(0.5f * x), half);
+  }
+  return gate * __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
 /// function(gate) * up, see GateFunction; rough for what is rounded to 4 bits.
 template <GateFunction kFunction, bool kIsRough = false>
 __device__ inline float gated(float gate, float up) {
   if constexpr (kFunction == GateFunction::kSilu) {
-    return gate * sigmoid<kIsRough>(gate) * up;
+    return times_sigmoid<kIsRough>(gate, gate) * up;
   } else if constexpr (kFunction == GateFunction::kClampedSwiglu) {
     gate = fminf(gate, 7.0f);
-    return gate * sigmoid<kIsRough>(1.702f * gate) * (fminf(fmaxf(up, -7.0f), 7.0f) + 1.0f);
+    return times_sigmoid<kIsRough>(gate, 1.702f * gate) * (fminf(fmaxf(up, -7.0f), 7.0f) + 1.0f);
   } else {
     // 0.5 g (1 + tanh(u)) = g sigmoid(2u), u = sqrt(2 / pi) (g + 0.044715 g^3).
-    return gate * sigmoid<kIsRough>(gate * (1.5957691216f + 0.0713548162726f * gate * gate)) * up;
+    return times_sigmoid<kIsRough>(gate, gate * (1.5957691216f + 0.0713548162726f * gate * gate)) *
+           up;
   }
 }
 

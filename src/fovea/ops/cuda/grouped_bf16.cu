@@ -53,12 +53,14 @@ __device__ inline void produce_bf16(const CUtensorMap& in, const CUtensorMap& we
                                     const GroupedParams& p, Ring ring) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (!kGathers && thread != 0) return;
-  const int end = num_tiles(p);
-  for (int index = static_cast<int>(blockIdx.x); index < end;
-       index += static_cast<int>(gridDim.x)) {
-    const Tile tile = tile_at(p, index);
+  TileTaker taker;
+  TileReader tiles;
+  if (thread == 0) taker.take(p, ring);
+  for (Tile tile = tiles.next(ring); tile.num_rows > 0; tile = tiles.next(ring)) {
+    if (thread == 0) taker.ask(p);
     const RowCopier<kGathers> copier(p, tile);
     for (int step = 0; step < p.num_steps; ++step) {
+      if (thread == 0 && step == 1) taker.take(p, ring);
       ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
       const uint32_t full = ring.full_barrier();
       if (thread == 0) {
@@ -72,7 +74,9 @@ __device__ inline void produce_bf16(const CUtensorMap& in, const CUtensorMap& we
       }
       ring.advance();
     }
+    if (thread == 0 && p.num_steps == 1) taker.take(p, ring);
   }
+  if (thread == 0) end_stages(ring, kGathers ? 1 + kProducerThreads : 1);
 }
 
 /// Waits for the next stage and asks for its products; gives the barrier that releases it.
@@ -149,11 +153,10 @@ struct Work {
   }
 
   static __device__ void consume(const GroupedParams& p, Ring ring, int warpgroup) {
-    const int end = num_tiles(p);
-    for (int index = static_cast<int>(blockIdx.x); index < end;
-         index += static_cast<int>(gridDim.x)) {
+    while (true) {
       ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
       const Tile tile = ring.facts().tile;
+      if (tile.num_rows == 0) break;
       if (warpgroup * 64 >= tile.num_rows) {
         skip_tile(p, ring);
         continue;

@@ -38,12 +38,26 @@ __device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b,
   }
 }
 
+/// Whether a CTA has tiles left: it takes turns with others, or finds out.
+template <bool kTakesTurns>
+class TilesLeft {
+ public:
+  __device__ explicit TilesLeft(const GroupedParams& p) {
+    if constexpr (kTakesTurns) end_ = num_tiles(p);
+  }
+  __device__ bool any() const { return !kTakesTurns || index_ < end_; }
+  __device__ void take_one() { index_ += static_cast<int>(gridDim.x); }
+
+ private:
+  int index_ = static_cast<int>(blockIdx.x), end_ = 0;
+};
+
 /// `Store::store<kHalf>(params, tile, warpgroup, turning, sums)` is done with half of a thread's
 /// sums, those of 128 of the 256 rows of weights; the second after the first.
 template <typename Store>
 struct Work {
   static constexpr bool kGathers = Store::kGathers, kOverlaps = true;
-  static constexpr int kFullArrivals = kGathers ? 2 : 1;
+  static constexpr int kFullArrivals = kGathers ? kGatheredArrivals : 1;
 
   static __device__ void produce(const CUtensorMap& in, const CUtensorMap& weights,
                                  const GroupedParams& p, const Ring& ring) {
@@ -55,11 +69,10 @@ struct Work {
     warpgroup = static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(warpgroup)));
     float sums[128];
     Tile unstored = {};  // of whom these sums are
-    const int end = num_tiles(p);
-    for (int index = static_cast<int>(blockIdx.x); index < end;
-         index += static_cast<int>(gridDim.x)) {
+    for (TilesLeft<!kGathers> tiles(p); tiles.any(); tiles.take_one()) {
       ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
       const Tile tile = ring.facts().tile;
+      if (kGathers && tile.num_rows == 0) break;
       if (warpgroup * 64 >= tile.num_rows) {
         skip_tile(p, ring);
         continue;
@@ -228,8 +241,9 @@ struct StoreGatedF8 {
         largest = fmaxf(largest, fabsf(sums[64 + i / 2 * 4 + half * 2 + i % 2]));
       }
       largest = ptx::quad_max(largest);
-      const float scale = largest > 0 ? largest / kMaxFloat8E4M3 : 1.0f;
-      const float inverse = 1 / scale;
+      // Rows of less than that become zeros: the reciprocal below would be infinite.
+      const float scale = largest > 1e-30f ? largest * (1 / kMaxFloat8E4M3) : 1.0f;
+      const float inverse = __fdividef(1.0f, scale);
       // Columns 8 j + 2 lane and the next, j = 0 ... 15: lane t gets j = 4 t ... 4 t + 3 of all.
       uint32_t words[2][4];
 #pragma unroll

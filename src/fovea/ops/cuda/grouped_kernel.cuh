@@ -22,6 +22,8 @@ constexpr int kProducerThreads = 128;
 constexpr int kCopierThreads = 64;  // of them, that copy gathered rows in f8
 constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
 constexpr int kStages = 4;
+/// Those who load are ahead of those who multiply by fewer tiles, even of one step each.
+constexpr uint32_t kAnnouncedTiles = 8;
 constexpr int kTileRows = 128;
 constexpr uint32_t kBoxBytes = kTileRows * ptx::kPanelRowBytes;
 constexpr uint32_t kStageBytes = 3 * kBoxBytes;  // rows, and two boxes of weights
@@ -42,12 +44,14 @@ struct alignas(16) StageFacts {
   float row_scales[kTileRows];
   float weight_scales[2];
 
-  Tile tile;
+  Tile tile;  // none when it has no rows: nothing more comes
 };
 
 /// Where a stage lies, and the barriers around it; shared addresses.
 struct Ring {
   StageFacts* all_facts;
+  Tile* tiles;         // announced ones, of kAnnouncedTiles the tile's number in this CTA
+  uint32_t announced;  // a barrier for each
   uint32_t stages, full, copied, empty;  // copied: gathered rows in f8
   int stage = 0;
   uint32_t parity = 0;
@@ -98,6 +102,51 @@ __device__ inline Tile tile_at(const GroupedParams& p, int index) {
   const int row_tile = block * kBlock + in_block % block_rows;
   return {(first + row_tile) * kTileRows, column, expert * p.weight_rows + column,
           min(rows - row_tile * kTileRows, kTileRows)};
+}
+
+/// One thread's: takes tiles for its CTA from those that all share, and announces them to others
+/// who load. Those who multiply find a stage's tile with it.
+class TileTaker {
+ public:
+  /// Asks for the next tile, so that take() need not wait.
+  __device__ void ask(const GroupedParams& p) {
+    index_ = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile, 1);
+  }
+  /// None when its num_rows is 0.
+  __device__ Tile take(const GroupedParams& p, const Ring& ring) {
+    const Tile tile = index_ < num_tiles(p) ? tile_at(p, index_) : Tile{};
+    const uint32_t slot = count_++ % kAnnouncedTiles;
+    ring.tiles[slot] = tile;
+    ptx::mbarrier_arrive(ring.announced + slot * 8);
+    return tile;
+  }
+
+ private:
+  int index_ = static_cast<int>(blockIdx.x);
+  uint32_t count_ = 0;
+};
+
+/// What others who load know of their CTA's tiles.
+class TileReader {
+ public:
+  /// The next one; none when its num_rows is 0.
+  __device__ Tile next(const Ring& ring) {
+    const uint32_t slot = count_ % kAnnouncedTiles;
+    ptx::mbarrier_wait(ring.announced + slot * 8, count_ / kAnnouncedTiles % 2);
+    ++count_;
+    return ring.tiles[slot];
+  }
+
+ private:
+  uint32_t count_ = 0;
+};
+
+/// One thread, when all stages have been asked for: tells those who multiply that nothing more
+/// comes, by a stage without rows. `arrivals` make a stage full.
+__device__ inline void end_stages(const Ring& ring, int arrivals) {
+  ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
+  ring.facts().tile = {};
+  for (int i = 0; i < arrivals; ++i) ptx::mbarrier_arrive(ring.full_barrier());
 }
 
 /// A consumer none of whose rows anyone reads lets a tile's stages pass.
@@ -163,10 +212,16 @@ __global__ __launch_bounds__(kGroupedThreads,
   if constexpr (Work::kOverlaps) ptx::let_next_grid_begin();
   extern __shared__ uint8_t dynamic[];
   __shared__ uint64_t full[kStages], copied[kStages], empty[kStages];
+  __shared__ uint64_t announced[kAnnouncedTiles];
   __shared__ StageFacts facts[kStages];
+  __shared__ Tile tiles[kAnnouncedTiles];
   constexpr uint32_t kAtom = ptx::kSwizzleAtomBytes;
-  const Ring ring{facts, (ptx::shared_address(dynamic) + kAtom - 1) / kAtom * kAtom,
-                  ptx::shared_address(full), ptx::shared_address(copied),
+  const Ring ring{facts,
+                  tiles,
+                  ptx::shared_address(announced),
+                  (ptx::shared_address(dynamic) + kAtom - 1) / kAtom * kAtom,
+                  ptx::shared_address(full),
+                  ptx::shared_address(copied),
                   ptx::shared_address(empty)};
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < kStages; ++i) {
@@ -174,6 +229,7 @@ __global__ __launch_bounds__(kGroupedThreads,
       ptx::mbarrier_init(ring.copied + 8 * i, kCopierThreads);
       ptx::mbarrier_init(ring.empty + 8 * i, kConsumerWarps);
     }
+    for (uint32_t i = 0; i < kAnnouncedTiles; ++i) ptx::mbarrier_init(ring.announced + 8 * i, 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();

@@ -14,6 +14,7 @@ struct GroupedParams {
   const int32_t* first_tile;  // [num_experts + 1]; null: one matrix, row_tiles tiles
   const int32_t* expert_of_tile;
   const int32_t* rows_of_expert;
+  int32_t* next_tile;  // see GroupedProduct
   int num_experts, row_tiles;
   int rows, columns;     // of out
   int weight_rows;       // of an expert

@@ -6,72 +6,114 @@
 
 namespace fovea::cuda {
 
-/// One thread: boxes, and scales but those of gathered rows.
-template <bool kGathers>
+/// By who loads weights, and who announces rows.
+constexpr int kGatheredArrivals = 2;
+
+/// Scales of both halves of a tile's weights, each read a step before it is wanted.
+class WeightScales {
+ public:
+  __device__ WeightScales(const GroupedParams& p, const Tile& tile) {
+    // The last tile's second half may lie behind all matrices.
+    const int last = p.num_experts * p.weight_rows / kTileRows - 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int block = (tile.weight_row + half * p.second_half) / kTileRows;
+      from_[half] = p.weight_scales + int64_t{min(block, last)} * p.num_steps;
+      next_[half] = *from_[half];
+    }
+  }
+  /// Those of `step`; the steps in turn.
+  __device__ void write(const GroupedParams& p, int step, float (&to)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      to[half] = next_[half];
+      next_[half] = from_[half][min(step + 1, p.num_steps - 1)];
+    }
+  }
+
+ private:
+  const float* from_[2];
+  float next_[2];
+};
+
+/// One thread, where rows are not gathered: boxes and scales.
 __device__ inline void load_boxes(const CUtensorMap& in, const CUtensorMap& weights,
                                   const GroupedParams& p, Ring ring) {
   constexpr uint32_t kRowScaleBytes = kTileRows * 4;
-  constexpr uint32_t kBytes = kGathers ? 2 * kBoxBytes : kStageBytes + kRowScaleBytes;
   const int end = num_tiles(p);
   for (int index = static_cast<int>(blockIdx.x); index < end;
        index += static_cast<int>(gridDim.x)) {
     const Tile tile = tile_at(p, index);
-    const float* scales[2];
-    float next_scales[2];
-    // The last tile's second half may lie behind all matrices.
-    const int last = p.num_experts * p.weight_rows / kTileRows - 1;
-    for (int half = 0; half < 2; ++half) {
-      const int block = (tile.weight_row + half * p.second_half) / kTileRows;
-      scales[half] = p.weight_scales + int64_t{min(block, last)} * p.num_steps;
-      next_scales[half] = *scales[half];
-    }
+    WeightScales scales(p, tile);
     for (int step = 0; step < p.num_steps; ++step) {
       ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
       StageFacts& facts = ring.facts();
       facts.tile = tile;
-      for (int half = 0; half < 2; ++half) {
-        facts.weight_scales[half] = next_scales[half];
-        next_scales[half] = scales[half][min(step + 1, p.num_steps - 1)];
-      }
+      scales.write(p, step, facts.weight_scales);
       const uint32_t full = ring.full_barrier();
-      ptx::mbarrier_arrive_expect(full, kBytes);
-      ask_for_boxes<kGathers>(in, weights, p, tile, step, ring);
-      if constexpr (!kGathers) {
-        ptx::bulk_load(ptx::shared_address(facts.row_scales),
-                       p.in_scales + step * p.in_scale_stride + tile.row, kRowScaleBytes, full);
-      }
+      ptx::mbarrier_arrive_expect(full, kStageBytes + kRowScaleBytes);
+      ask_for_boxes<false>(in, weights, p, tile, step, ring);
+      ptx::bulk_load(ptx::shared_address(facts.row_scales),
+                     p.in_scales + step * p.in_scale_stride + tile.row, kRowScaleBytes, full);
       ring.advance();
     }
   }
 }
 
-/// What one of kCopierThreads copies of gathered rows: of every sixteenth row every fourth piece of
-/// 16 bytes, and the scales of two rows.
+/// One thread, where rows are gathered: takes tiles, and loads boxes and scales of weights.
+__device__ inline void load_weights(const CUtensorMap& in, const CUtensorMap& weights,
+                                    const GroupedParams& p, Ring ring) {
+  TileTaker tiles;
+  Tile tile = tiles.take(p, ring);
+  WeightScales scales(p, tile);
+  while (tile.num_rows > 0) {
+    tiles.ask(p);
+    const auto load = [&](int step) {
+      ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
+      StageFacts& facts = ring.facts();
+      facts.tile = tile;
+      scales.write(p, step, facts.weight_scales);
+      const uint32_t full = ring.full_barrier();
+      ptx::mbarrier_arrive_expect(full, 2 * kBoxBytes);
+      ask_for_boxes<true>(in, weights, p, tile, step, ring);
+      ring.advance();
+    };
+    load(0);
+    const Tile next = tiles.take(p, ring);  // early: others look ahead
+    for (int step = 1; step < p.num_steps; ++step) load(step);
+    tile = next;
+    scales = WeightScales(p, tile);
+  }
+  end_stages(ring, kGatheredArrivals);
+}
+
+/// What one of kCopierThreads copies of a tile's gathered rows: of every sixteenth row every fourth
+/// piece of 16 bytes, and the scales of two rows.
 class Copier {
  public:
-  __device__ Copier(const GroupedParams& p, const Tile& tile, int thread) : thread_(thread) {
+  __device__ Copier(const GroupedParams& p, const Tile& tile, int thread)
+      : needs_all_(tile.num_rows > kTileRows / 2), thread_(thread) {
     // Rows that nobody reads are copies of the last one.
     const auto source = [&](int row) { return p.in_rows[tile.row + min(row, tile.num_rows - 1)]; };
     // Rows of the two halves of 8 lanes differ in bit 2, so that their pieces lie in other banks.
     const int first_row = thread / 32 * 8 + thread / 4 % 2 * 4 + thread / 8 % 4;
     to_ = ptx::swizzle128(static_cast<uint32_t>(first_row * 128 + thread % 4 * 16));
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) from_[i] = source(first_row + i * kRowsPerPass);
+    for (int i = 0; i < kPasses; ++i) {
+      from_[i] = static_cast<uint32_t>(source(first_row + i * kRowsPerPass)) *
+                     static_cast<uint32_t>(p.in_stride_bytes) +
+                 static_cast<uint32_t>(thread % 4 * 16);
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) row_scales_[i] = source(thread + i * kCopierThreads);
   }
 
   __device__ void copy(const GroupedParams& p, uint32_t box, StageFacts& facts, int step) const {
-    const int at = step * static_cast<int>(ptx::kPanelRowBytes) + thread_ % 4 * 16;
-    const int left = p.depth_bytes - at;
-    const auto* in = static_cast<const uint8_t*>(p.in) + at;
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const uint32_t rows_at = box + static_cast<uint32_t>(i) * kRowsPerPass * ptx::kPanelRowBytes;
-      const uint8_t* from = in + from_[i] * p.in_stride_bytes;
-      ptx::copy_16(rows_at + to_, from, left > 0);
-      ptx::copy_16(rows_at + (to_ ^ 64), from + 64, left > 64);
-    }
+    const auto* in =
+        static_cast<const uint8_t*>(p.in) + step * static_cast<int>(ptx::kPanelRowBytes);
+    const uint32_t to = box + to_;
+    copy_passes<0>(in, to);
+    if (needs_all_) copy_passes<kPasses / 2>(in, to);
     const float* scales = p.in_scales + step * p.in_scale_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -83,18 +125,35 @@ class Copier {
  private:
   static constexpr int kRowsPerPass = kCopierThreads / 4;
   static constexpr int kPasses = kTileRows / kRowsPerPass;
+
+  /// Half of them, `kFirst` and on.
+  template <int kFirst>
+  __device__ void copy_passes(const uint8_t* in, uint32_t to) const {
+#pragma unroll
+    for (int i = kFirst; i < kFirst + kPasses / 2; ++i) {
+      const uint32_t rows_at = static_cast<uint32_t>(i) * kRowsPerPass * ptx::kPanelRowBytes;
+      const uint8_t* from = in + from_[i];
+      ptx::copy_16(to + rows_at, from);
+      ptx::copy_16((to ^ 64) + rows_at, from + 64);
+    }
+  }
+
+  bool needs_all_;
   int thread_;
-  int from_[kPasses];
+  uint32_t from_[kPasses];
   uint32_t to_;
   int row_scales_[2];
 };
 
 __device__ inline void copy_rows(const GroupedParams& p, Ring ring, int thread) {
-  const int end = num_tiles(p);
-  for (int index = static_cast<int>(blockIdx.x); index < end;
-       index += static_cast<int>(gridDim.x)) {
-    const Copier copier(p, tile_at(p, index), thread);
+  TileReader tiles;
+  for (Tile tile = tiles.next(ring); tile.num_rows > 0;) {
+    const Copier copier(p, tile, thread);
     for (int step = 0; step < p.num_steps; ++step) {
+      if (step + 1 == p.num_steps) {
+        tile = tiles.next(ring);
+        if (tile.num_rows > 0) ptx::prefetch_line(p.in_rows + tile.row + 2 * thread);
+      }
       ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
       copier.copy(p, ring.data(), ring.facts(), step);
       ptx::mbarrier_arrive_after_copies(ring.copied_barrier());
@@ -106,9 +165,8 @@ __device__ inline void copy_rows(const GroupedParams& p, Ring ring, int thread) 
 /// One thread: makes copied rows visible to the tensor cores. A fence waits for the thread's own
 /// copies in flight, so those who copy cannot do it.
 __device__ inline void announce_rows(const GroupedParams& p, Ring ring) {
-  const int end = num_tiles(p);
-  for (int index = static_cast<int>(blockIdx.x); index < end;
-       index += static_cast<int>(gridDim.x)) {
+  TileReader tiles;
+  while (tiles.next(ring).num_rows > 0) {
     for (int step = 0; step < p.num_steps; ++step) {
       ptx::mbarrier_wait(ring.copied_barrier(), ring.parity);
       ptx::async_proxy_fence();
@@ -124,7 +182,7 @@ __device__ inline void produce_f8(const CUtensorMap& in, const CUtensorMap& weig
                                   const GroupedParams& p, const Ring& ring) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (thread == 0) {
-    load_boxes<kGathers>(in, weights, p, ring);
+    (kGathers ? load_weights : load_boxes)(in, weights, p, ring);
   } else if (kGathers && thread == 32) {
     announce_rows(p, ring);
   } else if (kGathers && thread >= 128 - kCopierThreads) {

@@ -1,6 +1,7 @@
 #include "fovea/ops/cuda/grouped_product.h"
 
 #include "fovea/base/checked_math.h"
+#include "fovea/base/error.h"
 #include "fovea/ops/cuda/grouped_launch.h"
 #include "fovea/tensor/cuda/device.h"
 #include "fovea/tensor/cuda/tensor_map.h"
@@ -37,6 +38,7 @@ void launch_grouped_product(const GroupedProduct& product, const Context& contex
   p.first_tile = tiles.first_tile;
   p.expert_of_tile = tiles.expert_of_tile;
   p.rows_of_expert = tiles.rows_of_expert;
+  p.next_tile = product.next_tile;
   p.num_experts = static_cast<int>(tiles.num_experts);
   p.row_tiles = static_cast<int>(ceil_div(tiles.rows, kRowsPerTile));
   p.rows = static_cast<int>(tiles.rows);
@@ -62,6 +64,9 @@ void launch_grouped_product(const GroupedProduct& product, const Context& contex
 
   const bool is_f8 = dtype == DType::kF8E4M3;
   if (product.is_gated) {
+    check_argument(!is_f8 || product.in.shape[0] <= (int64_t{1} << 32) / p.in_stride_bytes,
+                   "{} rows of {} bytes are too many for experts in f8e4m3", product.in.shape[0],
+                   p.in_stride_bytes);
     (is_f8 ? launch_grouped_f8_gated : launch_grouped_bf16_gated)(launch, product.function);
   } else if (!is_f8) {
     launch_grouped_bf16(launch);

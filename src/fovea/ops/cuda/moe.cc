@@ -33,7 +33,7 @@ int64_t route_bytes(const MoeRoutes& routes) {
   return padded_bytes(routes.rows, routes.num_experts, DType::kF32) +
          3 * padded_bytes(num_chosen, 1, DType::kI32) +
          padded_bytes(routes.num_experts, kCounterStride, DType::kI32) +
-         2 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
+         3 * padded_bytes(routes.num_experts + 1, 1, DType::kI32) +
          padded_bytes(routes.max_tiles(), 1, DType::kI32);
 }
 
@@ -66,18 +66,18 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
                        .expert_of_tile = routes.expert_of_tile,
                        .rows_of_expert = routes.rows_of_expert};
 
-  launch_tiles(routes, stream);
-  launch_list_rows(routes, in_rows, stream);
   TensorView in = task.normed;
   const float* in_scales = nullptr;
   if (is_f8) {
     auto* codes = workspace.take<uint8_t>(routes.rows * dim);
     auto* scales = workspace.take<float>(num_row_scales(routes.rows, dim));
-    launch_quantize_rows(task.normed, codes, scales, stream);
+    launch_quantize_rows(task.normed, codes, scales, scale_rows(routes.rows), stream);
     in = make_view(codes, dtype, {routes.rows, dim}, context.device);
     in_scales = scales;
   }
+  launch_list_rows(routes, in_rows, stream);
   launch_grouped_product({.tiles = tiles,
+                          .next_tile = routes.next_tile,
                           .in = in,
                           .in_rows = in_rows,
                           .in_scales = in_scales,
@@ -92,6 +92,7 @@ void run_many(const MoeTask& task, const MoeRoutes& routes, const Context& conte
                           .bias = task.gate_up_bias.as<const float>()},
                          context);
   launch_grouped_product({.tiles = tiles,
+                          .next_tile = routes.next_tile + 1,
                           .in = make_view(activated, dtype, {slots, expert_dim}, context.device),
                           .in_scales = activated_scales,
                           .weights = task.down->view(),
@@ -135,6 +136,7 @@ void run_moe(const MoeTask& task, CudaMatmul& matmul, const Context& context) {
     routes.rows_of_expert = workspace.take<int32_t>(routes.num_experts);
     routes.first_tile = workspace.take<int32_t>(routes.num_experts + 1);
     routes.expert_of_tile = workspace.take<int32_t>(routes.max_tiles());
+    routes.next_tile = workspace.take<int32_t>(2);
     check_cuda(
         cudaMemsetAsync(routes.counters, 0,
                         static_cast<size_t>(routes.num_experts * kCounterStride) * 4, stream),

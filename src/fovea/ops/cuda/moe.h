@@ -25,9 +25,7 @@ int64_t moe_scratch_bytes(const RowScratchShape& shape);
 /// ranks and counts when there are counters.
 void launch_route(const float* logits, const float* bias, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream);
-/// Tiles from counts.
-void launch_tiles(const MoeRoutes& routes, cudaStream_t stream);
-/// in_rows [max_slots()]: at each slot that is filled, its row.
+/// Tiles from counts; in_rows [max_slots()]: at each slot that is filled, its row.
 void launch_list_rows(const MoeRoutes& routes, int32_t* in_rows, cudaStream_t stream);
 /// residual += the weighted outputs of each row's experts, the likeliest first; `bias`
 /// [num_experts, dim], or null, belongs to the outputs.

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kExpertsPerLane = static_cast<int>(kMaxExperts) / 32;
 
 /// Numbers order as these integers do; NaN comes last. Never 0.
 __device__ inline uint32_t ordered(float x) {
@@ -22,7 +21,8 @@ __device__ inline float unordered(uint32_t key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
-/// A warp per row; lane l has the logits of experts l, l + 32, ...
+/// A warp per row; lane l has the logits of experts l, l + 32, ..., kExpertsPerLane at most.
+template <int kExpertsPerLane>
 __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, const float* bias,
                                                          bool normalise, const MoeRoutes routes) {
   ptx::let_next_grid_begin();
@@ -87,38 +87,41 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const float* logits, co
   }
 }
 
-/// One CTA, a thread per expert.
-__global__ __launch_bounds__(kMaxExperts) void tiles_kernel(const MoeRoutes routes) {
+/// Each CTA works out for itself where each expert's tiles begin; the first one notes it.
+__global__ __launch_bounds__(kThreads) void list_rows_kernel(const MoeRoutes routes,
+                                                             int32_t* in_rows) {
+  static_assert(kThreads >= kMaxExperts);
   ptx::let_next_grid_begin();
   ptx::wait_for_previous_grid();
-  __shared__ int32_t ends[kMaxExperts];
+  __shared__ int32_t ends[kThreads];  // of experts' tiles
   const int expert = static_cast<int>(threadIdx.x);
   const auto num_experts = static_cast<int>(routes.num_experts);
   const int rows = expert < num_experts ? routes.counters[expert * kCounterStride] : 0;
   const int tiles = (rows + static_cast<int>(kRowsPerTile) - 1) / static_cast<int>(kRowsPerTile);
   ends[expert] = tiles;
   __syncthreads();
-  for (int step = 1; step < static_cast<int>(kMaxExperts); step *= 2) {
+  for (int step = 1; step < kThreads; step *= 2) {
     const int before = expert >= step ? ends[expert - step] : 0;
     __syncthreads();
     ends[expert] += before;
     __syncthreads();
   }
-  if (expert >= num_experts) return;
-  const int first = ends[expert] - tiles;
-  routes.first_tile[expert] = first;
-  routes.rows_of_expert[expert] = rows;
-  if (expert + 1 == num_experts) routes.first_tile[num_experts] = ends[expert];
-  for (int i = 0; i < tiles; ++i) routes.expert_of_tile[first + i] = expert;
-}
-
-__global__ __launch_bounds__(kThreads) void list_rows_kernel(const MoeRoutes routes,
-                                                             int32_t* in_rows) {
-  ptx::let_next_grid_begin();
-  ptx::wait_for_previous_grid();
+  if (blockIdx.x == 0) {
+    if (expert < 2) routes.next_tile[expert] = 0;
+    if (expert < num_experts) {
+      const int first = ends[expert] - tiles;
+      routes.rows_of_expert[expert] = rows;
+      routes.first_tile[expert] = first;
+      routes.first_tile[expert + 1] = ends[expert];
+      for (int i = 0; i < tiles; ++i) routes.expert_of_tile[first + i] = expert;
+    }
+  }
   const int64_t choice = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (choice >= routes.rows * routes.top_k) return;
-  in_rows[slot_of(routes, choice)] = static_cast<int32_t>(choice / routes.top_k);
+  const int chosen = routes.experts[choice];
+  const int first = chosen > 0 ? ends[chosen - 1] : 0;
+  in_rows[first * kRowsPerTile + routes.ranks[choice]] =
+      static_cast<int32_t>(choice / routes.top_k);
 }
 
 __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* outputs,
@@ -165,12 +168,10 @@ __global__ __launch_bounds__(kThreads) void combine_kernel(const __nv_bfloat16* 
 
 void launch_route(const float* logits, const float* bias, bool normalise, const MoeRoutes& routes,
                   cudaStream_t stream) {
-  launch_overlapping(route_kernel, blocks_for(routes.rows, kWarps), kThreads, 0, stream,
-                     "launching route_kernel", logits, bias, normalise, routes);
-}
-
-void launch_tiles(const MoeRoutes& routes, cudaStream_t stream) {
-  launch_overlapping(tiles_kernel, 1, kMaxExperts, 0, stream, "launching tiles_kernel", routes);
+  static_assert(kMaxExperts == 8 * 32);
+  launch_overlapping(routes.num_experts <= 4 * 32 ? route_kernel<4> : route_kernel<8>,
+                     blocks_for(routes.rows, kWarps), kThreads, 0, stream, "launching route_kernel",
+                     logits, bias, normalise, routes);
 }
 
 void launch_list_rows(const MoeRoutes& routes, int32_t* in_rows, cudaStream_t stream) {

@@ -25,6 +25,7 @@ struct MoeRoutes {
   int32_t* rows_of_expert = nullptr;  // [num_experts]
   int32_t* first_tile = nullptr;      // [num_experts + 1]; the last is the number of all tiles
   int32_t* expert_of_tile = nullptr;  // [max_tiles()]
+  int32_t* next_tile = nullptr;       // [2], of each product: GroupedProduct::next_tile
 
   int64_t max_tiles() const {
     const int64_t chosen = rows * top_k;

@@ -1,4 +1,3 @@
-#include "fovea/ops/cuda/grouped_product.h"
 #include "fovea/ops/cuda/quantize.h"
 #include "fovea/ops/cuda/row_kernels.h"
 #include "fovea/ops/cuda/vectors.cuh"
@@ -89,10 +88,10 @@ QuantizeParams params_of(const TensorView& in, void* out, float* scales, int64_t
 
 }  // namespace
 
-void launch_quantize_rows(const TensorView& in, void* out, float* scales, cudaStream_t stream) {
+void launch_quantize_rows(const TensorView& in, void* out, float* scales, int64_t scale_stride,
+                          cudaStream_t stream) {
   launch_overlapping(quantize_rows_kernel, static_cast<unsigned>(in.shape[0]), kThreads, 0, stream,
-                     "launching quantize_rows_kernel",
-                     params_of(in, out, scales, scale_rows(in.shape[0])));
+                     "launching quantize_rows_kernel", params_of(in, out, scales, scale_stride));
 }
 
 void launch_quantize_matrix(const TensorView& in, void* out, float* scales, cudaStream_t stream) {

@@ -9,8 +9,9 @@
 
 namespace fovea::cuda {
 
-/// out = f8 [rows, dim], scales [dim / 128, scale_rows(rows)] of bf16 rows.
-void launch_quantize_rows(const TensorView& in, void* out, float* scales, cudaStream_t stream);
+/// out = f8 [rows, dim], scales [dim / 128, scale_stride] of bf16 rows.
+void launch_quantize_rows(const TensorView& in, void* out, float* scales, int64_t scale_stride,
+                          cudaStream_t stream);
 /// out = f8 [rows, columns], scales [rows / 128, columns / 128] of a bf16 matrix.
 void launch_quantize_matrix(const TensorView& in, void* out, float* scales, cudaStream_t stream);
 

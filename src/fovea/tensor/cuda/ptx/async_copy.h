@@ -30,6 +30,10 @@ FOVEA_DEVICE void copy_4(uint32_t destination, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(source)
                : "memory");
 }
+/// Asks for a line of memory to come into the L1 cache.
+FOVEA_DEVICE void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
 /// Arrives at `barrier` when all copies that this thread has asked for have landed. What they wrote
 /// is ordinary memory: who reads it through the tensor cores calls async_proxy_fence() first.
 FOVEA_DEVICE void mbarrier_arrive_after_copies(uint32_t barrier) {
