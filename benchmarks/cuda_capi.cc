@@ -7,6 +7,7 @@
 #include "fovea/attention/cuda/quantize_kv_cuda.h"
 #include "fovea/selector/cuda/block_stats_cuda.h"
 #include "fovea/selector/cuda/cuda_selector.h"
+#include "fovea/tensor/cuda/device.h"
 
 namespace {
 
@@ -162,6 +163,18 @@ struct Session {
   }
 };
 
+/// Scratch of calls as the engine gives it: the nodes of a graph that take pool memory would keep
+/// its kernels apart. A larger call makes it anew, so that graphs of calls before are no longer
+/// valid. Never freed: the driver may be gone by then.
+fovea::cuda::ScratchArena& scratch_for(const fovea::Context& context) {
+  static auto& arena = *new fovea::cuda::ScratchArena;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  fovea::cuda::check_cuda(cudaStreamIsCapturing(fovea::cuda::stream_of(context), &status),
+                          "asking whether a stream is captured");
+  if (status == cudaStreamCaptureStatusNone) arena.fit(context);
+  return arena;
+}
+
 template <typename Work>
 const char* guarded(const Work& work) {
   try {
@@ -186,7 +199,9 @@ const char* fovea_attend(const FoveaAttentionCall* call) {
         call->block_size, call->num_q_heads, call->num_q_blocks, call->q_block_offsets,
         call->list_begin, call->list_len,    call->list_blocks,  call->num_list_blocks};
     if (call->q_block_offsets != nullptr) params.selection = &selection;
-    fovea::attend(params, context_of(*call));
+    const fovea::Context context = context_of(*call);
+    const fovea::cuda::ScratchArena::Use use(scratch_for(context));
+    fovea::attend(params, context);
   });
 }
 

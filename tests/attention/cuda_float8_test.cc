@@ -6,6 +6,7 @@
 #include "fovea/attention/cuda/cuda_backend.h"
 #include "fovea/attention/cuda/quantize_kv_cuda.h"
 #include "fovea/attention/reference/reference_attention.h"
+#include "fovea/tensor/bfloat16.h"
 #include "fovea/tensor/device_memory.h"
 #include "fovea/tensor/float8.h"
 #include "tests/attention/cuda_mirror.h"
@@ -120,6 +121,93 @@ TEST_F(CudaFloat8, EqualsTheReferenceOnLargerShapes) {
     expect_like_reference(shape, Scales::kPerPage);
     expect_like_reference(shape, Scales::kPerHead);
   }
+}
+
+/// A call over f8e4m3 K and V whose q stays as it is: f32 on the host, bf16 on the GPU.
+class WiderQueries {
+ public:
+  WiderQueries(const AttentionCase& shape, float factor)
+      : data_(on_gpu(shape), DType::kF32, 7),
+        codes_(data_, Scales::kPerPage),
+        mirror_(codes_.params(), DType::kF8E4M3, false) {
+    cases::round_inputs(data_, DType::kBF16);
+    const TensorView& q = data_.params().q;
+    std::vector<BFloat16> rows(static_cast<size_t>(q.num_elements()));
+    for (int64_t i = 0; i < q.num_elements(); ++i) {
+      rows[static_cast<size_t>(i)] = to_bfloat16(cases::get(q, i) * factor);
+    }
+    rows_ = cases::DeviceBuffer::copy_of(rows.data(), q.num_elements());
+    codes_.params().q = q;
+    codes_.params().q_scale = {};
+    AttentionParams& params = mirror_.params();
+    params.q_scale = {};
+    params.q = make_view(rows_.as<uint16_t>(), DType::kBF16, {q.shape[0], q.shape[1], q.shape[2]},
+                         DeviceMirror::context().device);
+    params.softmax_scale = codes_.params().scale() / factor;
+  }
+  DeviceMirror& mirror() { return mirror_; }
+  Float8Data& codes() { return codes_; }
+  /// By the reference.
+  std::vector<float> expected() {
+    reference_attention_backend().run(codes_.params(), {});
+    return codes_.out();
+  }
+
+ private:
+  AttentionData data_;
+  Float8Data codes_;
+  cases::DeviceBuffer rows_;
+  DeviceMirror mirror_;
+};
+
+const AttentionCase kFewRows{.q_lens = {1, 0, 2, 1},
+                             .kv_lens = {4000, 300, 130, 1},
+                             .num_q_heads = 14,
+                             .num_kv_heads = 2,
+                             .has_sinks = true};
+
+/// Codes are exact in f16, and so are weights to 11 bits: what is left is the output's rounding.
+TEST_F(CudaFloat8, DecodeTakesQueriesInBf16AndRoundsNothingButTheOutput) {
+  for (const int64_t window_left : {-1, 70}) {
+    AttentionCase shape = kFewRows;
+    shape.window_left = window_left;
+    WiderQueries call(shape, 1);
+    check_attention_params(call.mirror().params(), DeviceMirror::context());
+    call.mirror().run(cuda_attention_backend());
+    const std::vector<float> expected = call.expected();
+    EXPECT_EQ(cases::row_difference(call.mirror().out(), expected, 128, DType::kBF16), "");
+    cases::expect_lse(call.mirror().lse(), call.codes().lse(), 1e-4);
+    EXPECT_TRUE(call.mirror().is_untouched());
+  }
+}
+
+TEST_F(CudaFloat8, QueriesInBf16MayBeOfAnyMagnitude) {
+  WiderQueries one(kFewRows, 1);
+  one.mirror().run(cuda_attention_backend());
+  for (const float factor : {0x1p-60f, 0x1p-20f, 0x1p20f, 0x1p60f}) {
+    WiderQueries scaled(kFewRows, factor);
+    scaled.mirror().run(cuda_attention_backend());
+    EXPECT_EQ(scaled.mirror().out(), one.mirror().out()) << factor;
+    EXPECT_EQ(scaled.mirror().lse(), one.mirror().lse()) << factor;
+  }
+}
+
+/// Where the prefill kernel's products decode, they want q rounded.
+TEST_F(CudaFloat8, QueriesInBf16AreRoundedWhereRowsAreMany) {
+  AttentionCase shape{.q_lens = std::vector<int64_t>(40, 1),
+                      .kv_lens = std::vector<int64_t>(40, 500),
+                      .num_q_heads = 4,
+                      .num_kv_heads = 2};
+  WiderQueries call(shape, 1);
+  call.mirror().run(cuda_attention_backend());
+  EXPECT_EQ(cases::difference(call.mirror().out(), call.expected(), cases::kFloat8Rounding), "");
+
+  shape.q_lens = {100};
+  shape.kv_lens = {500};
+  WiderQueries prompt(shape, 1);
+  EXPECT_EQ(
+      cuda_attention_backend().why_unsupported(prompt.mirror().params(), DeviceMirror::context()),
+      "f8e4m3 K and V go with a q of f8e4m3, in decode also bf16, got bf16");
 }
 
 /// Tiles are walked from the last to the first. When each raises the maximum by a little, weights

@@ -163,7 +163,7 @@ void expect_refused(const std::function<void(AttentionParams&)>& spoil,
 
 TEST(Float8Attention, BrokenRulesAreNamed) {
   expect_refused([](AttentionParams& p) { p.kv.page_size = 0; }, "rank 3");
-  expect_refused([](AttentionParams& p) { p.kv.v.dtype = DType::kBF16; }, "on the CPU be f8e4m3");
+  expect_refused([](AttentionParams& p) { p.kv.v.dtype = DType::kBF16; }, "or be f8e4m3 under f32");
   expect_refused([](AttentionParams& p) { p.kv.page_size = 8; }, "multiple of 16");
   expect_refused([](AttentionParams& p) { p.kv.v = p.kv.k; }, "each page turned");
   expect_refused([](AttentionParams& p) { p.kv.k_scale.shape[0] = 1; }, "k_scale must be");

@@ -28,6 +28,9 @@ struct AppendKvTask {
   /// Where to: f8e4m3 (see KvView) with a scale for each page and head; on a GPU in pages of a
   /// multiple of 128 tokens.
   KvView to;
+  /// The caller's word that all but k and v was written by work that had ended when the last kernel
+  /// in front of this call in its stream began. A GPU then reads it while that kernel runs.
+  bool only_rows_are_new = false;
 };
 
 /// Rounds the rows to E4M3 and writes them with their scales; tokens that a page held are kept,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/attention/cpu/cpu_backends.h"
 #include "fovea/attention/quantize_kv.h"
 #include "fovea/attention/reference/reference_attention.h"
@@ -44,9 +45,11 @@ void check_kv(const AttentionParams& params, const Context& context) {
   check_view(kv.k, "k", rank, context);
   check_view(kv.v, "v", rank, context);
   const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
-  const bool may_widen = is_f8 && context.device.type == DeviceType::kCpu;
+  const bool may_widen =
+      is_f8 && (context.device.type == DeviceType::kCpu || params.q.dtype == DType::kBF16);
   check_argument((kv.k.dtype == params.q.dtype || may_widen) && kv.v.dtype == kv.k.dtype,
-                 "k and v must have the type of q ({}) or on the CPU be f8e4m3, got {} and {}",
+                 "k and v must have the type of q ({}) or be f8e4m3 under f32 (on the CPU) or "
+                 "bf16, got {} and {}",
                  dtype_name(params.q.dtype), dtype_name(kv.k.dtype), dtype_name(kv.v.dtype));
   if (is_f8) {
     check_f8_pages(kv);
@@ -308,7 +311,11 @@ const AttentionBackend& choose_attention_backend(const AttentionParams& params,
 
 void attend(const AttentionParams& params, const Context& context) {
   check_attention_params(params, context);
-  choose_attention_backend(params, context).run(params, context);
+  const AttentionBackend& backend = choose_attention_backend(params, context);
+  if (params.append != nullptr && !backend.appends(params, context)) {
+    append_kv(*params.append, context);
+  }
+  backend.run(params, context);
 }
 
 }  // namespace fovea

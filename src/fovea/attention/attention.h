@@ -12,6 +12,8 @@
 
 namespace fovea {
 
+struct AppendKvTask;  // attention/append_kv.h
+
 /// Means of complete KV blocks, through which blocks that a selection left out are still seen:
 /// block b adds block_size * exp(softmax_scale * q.k_mean_b) to the denominator and the same weight
 /// times v_mean_b to the output. A row sees the means of the blocks strictly before its query block
@@ -36,7 +38,8 @@ struct Periphery {
 /// logit). NaN or Inf in a key or a value reaches only the rows that see it.
 struct AttentionParams {
   TensorView q;  // [total_q, num_q_heads, head_dim], f32, bf16 or f8e4m3
-  KvView kv;     // same type as q; on the CPU also f8e4m3 under q of f32 or bf16
+  /// Same type as q, or f8e4m3: under f32 or bf16 on the CPU, under bf16 in decode on a GPU.
+  KvView kv;
   RaggedBatch batch;
   TensorView out;  // [total_q, num_q_heads, head_dim], type of q (of f8e4m3: bf16 or f32)
   TensorView
@@ -49,14 +52,17 @@ struct AttentionParams {
   /// what the whole batch needs. True: at fixed places, so that a row's bits depend on no batch
   /// mates; slower. Prefill and the CPU need no such mode.
   bool batch_invariant = false;
-  /// The caller's word that all this call reads but q and each sequence's last key and value was
-  /// written by work that had ended when the last kernel in front of it in its stream began. A GPU
-  /// then reads it while that kernel runs.
+  /// The caller's word that all this call reads but q and each sequence's last key and value, in
+  /// f8e4m3 its last page, was written by work that had ended when the last kernel in front of it
+  /// in its stream began. A GPU then reads it while that kernel runs.
   bool only_last_key_is_new = false;
   /// In (0, 1]. Under 1, decode may leave out values whose weights are small: those that it reads
   /// have at least this share of each row's weights, the others count as zeros. Weights themselves,
   /// and lse, are of all keys. The CPU does; a GPU reads all values.
   float value_share = 1;
+  /// Rows that join the pages of `kv` first, as append_kv() writes them, and are counted in the
+  /// lengths; f8e4m3 only. Null: all keys are there.
+  const AppendKvTask* append = nullptr;
   const BlockSelectionView* selection = nullptr;  // null means dense
   Periphery periphery;                            // needs a selection
   TensorView q_scale;  // f8e4m3 only, optional (1): f32 [num_q_heads], times a code of q
@@ -77,6 +83,8 @@ class AttentionBackend {
   /// Empty when run() can compute `params` here, else the reason in a few words.
   virtual std::string why_unsupported(const AttentionParams& params,
                                       const Context& context) const = 0;
+  /// Whether run() does `params.append` too; else it has been done before.
+  virtual bool appends(const AttentionParams&, const Context&) const { return false; }
   /// Precondition: check_attention_params passed and why_unsupported is empty.
   virtual void run(const AttentionParams& params, const Context& context) const = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "fovea/attention/append_kv.h"
 #include "fovea/attention/attention.h"
@@ -349,7 +350,7 @@ void Transformer::mlp(int64_t layer, const Slab& slab, Worker& worker) {
   }
 }
 
-void Transformer::append_rows(const ForwardStep& step, int64_t layer) {
+AppendKvTask Transformer::append_task(const ForwardStep& step, int64_t layer) {
   const auto rows_of_step = [&](const Tensor& page) {  // [rows, num_kv_heads, head_dim]
     TensorView rows = page.view();
     rows.rank = 3;
@@ -364,11 +365,11 @@ void Transformer::append_rows(const ForwardStep& step, int64_t layer) {
   task.to = step.cache->kv(layer);
   task.to.page_table = input_.page_table();
   task.to.page_table_stride = input_.page_table_stride();
-  append_kv(task, workers_->context());
-  workers_->lap(StepOp::kKvWrite, layer);
+  task.only_rows_are_new = step.is_decode;  // input_ was written before the step
+  return task;
 }
 
-const TensorView& Transformer::queries() {
+const TensorView& Transformer::rounded_queries() {
   if (rounded_q_.empty()) return q_.view();
   round_queries(rows_of(q_.view(), 0, num_rows_), rows_of(rounded_q_.view(), 0, num_rows_),
                 workers_->context());
@@ -376,13 +377,20 @@ const TensorView& Transformer::queries() {
 }
 
 void Transformer::attend_layer(const ForwardStep& step, int64_t layer) {
-  if (!new_k_.empty()) append_rows(step, layer);
   KvView kv = step.cache->kv(layer);
   kv.page_table = input_.page_table();
   kv.page_table_stride = input_.page_table_stride();
   // Local layers see little already: they stay dense.
-  if (step.selector == nullptr || model_.config().is_local(layer)) {
-    attend_dense(step, layer, kv);
+  const bool is_dense = step.selector == nullptr || model_.config().is_local(layer);
+  std::optional<AppendKvTask> append;
+  if (!new_k_.empty()) append = append_task(step, layer);
+  if (append && !(is_dense && step.is_decode)) {
+    append_kv(*append, workers_->context());
+    workers_->lap(StepOp::kKvWrite, layer);
+    append.reset();
+  }
+  if (is_dense) {
+    attend_dense(step, layer, kv, append ? &*append : nullptr);
   } else {
     attend_sparse(step, layer, kv);
   }
@@ -399,10 +407,11 @@ int64_t Transformer::rows_per_piece(const ForwardStep& step) const {
                                   kLeastRows * kLeastRows);
 }
 
-void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv) {
+void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv,
+                               const AppendKvTask* append) {
   const ModelConfig& config = model_.config();
   const int64_t piece_rows = rows_per_piece(step);
-  const TensorView& q = queries();
+  const TensorView& q = step.is_decode ? q_.view() : rounded_queries();
   for (int64_t piece = 0; piece < input_.num_pieces(); ++piece) {
     if (step.check_cancel) step.check_cancel();
     const int64_t row = piece * piece_rows;
@@ -415,6 +424,7 @@ void Transformer::attend_dense(const ForwardStep& step, int64_t layer, const KvV
     params.softmax_scale = static_cast<float>(config.softmax_scale);
     params.only_last_key_is_new = step.is_decode;  // input_ was written before the step
     params.value_share = step.value_share;
+    params.append = append;
     if (config.is_local(layer)) params.window_left = config.sliding_window - 1;
     params.sinks = model_.weights().layers[static_cast<size_t>(layer)].sinks.view();
     attend(params, workers_->context());
@@ -426,7 +436,7 @@ void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const Kv
   if (step.check_cancel) step.check_cancel();
   AttentionParams params;
   params.selection = &select_layer(step, layer, kv);  // by q before it is rounded
-  params.q = rows_of(queries(), 0, num_rows_);
+  params.q = rows_of(rounded_queries(), 0, num_rows_);
   params.kv = kv;
   params.batch = input_.batch();
   params.out = rows_of(attended_.view(), 0, num_rows_);

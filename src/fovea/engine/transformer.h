@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/model.h"
 #include "fovea/engine/session.h"
@@ -31,7 +32,7 @@ struct ForwardStep {
   std::span<const float> layer_budgets;        // as AttentionSettings has them
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed already
   bool periphery = false;
-  float value_share = 1;  // of decode, as AttentionSettings has it
+  float value_share = 1;   // of decode, as AttentionSettings has it
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
   bool is_decode = false;
   StepObserver* observer = nullptr;
@@ -93,12 +94,13 @@ class Transformer {
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);
   void mlp(int64_t layer, const Slab& slab, Worker& worker);
-  /// Rounds the step's K and V into the pages; f8 only.
-  void append_rows(const ForwardStep& step, int64_t layer);
+  /// How the step's K and V join the pages; f8 only.
+  AppendKvTask append_task(const ForwardStep& step, int64_t layer);
   void attend_layer(const ForwardStep& step, int64_t layer);
   /// Queries as attention reads them.
-  const TensorView& queries();
-  void attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv);
+  const TensorView& rounded_queries();
+  void attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv,
+                    const AppendKvTask* append);
   void attend_sparse(const ForwardStep& step, int64_t layer, const KvView& kv);
   const BlockSelectionView& select_layer(const ForwardStep& step, int64_t layer, const KvView& kv);
   int64_t rows_per_piece(const ForwardStep& step) const;

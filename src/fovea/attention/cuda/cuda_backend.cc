@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fovea/attention/append_kv.h"
 #include "fovea/attention/cuda/decode.h"
 #include "fovea/attention/cuda/periphery.h"
 #include "fovea/attention/cuda/prefill_launch.h"
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
+#include "fovea/attention/cuda/quantize_kv_cuda.h"
 #include "fovea/attention/cuda/split_kv.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/tensor/cuda/device.h"
@@ -40,7 +42,7 @@ constexpr Instance kInstances[] = {
 
 const Instance* find_instance(const AttentionParams& params) {
   for (const Instance& instance : kInstances) {
-    if (instance.dtype == params.q.dtype && instance.head_dim == params.head_dim()) {
+    if (instance.dtype == params.kv.k.dtype && instance.head_dim == params.head_dim()) {
       return &instance;
     }
   }
@@ -61,23 +63,7 @@ int32_t box_rows(const AttentionParams& params) {
   return static_cast<int32_t>(params.kv.is_paged() ? std::min(tile, params.kv.page_size) : tile);
 }
 
-bool is_f8(const AttentionParams& params) { return params.q.dtype == DType::kF8E4M3; }
-
-std::string why_no_f8(const AttentionParams& params) {
-  if (!is_f8(params)) return {};
-  if (params.out.dtype != DType::kBF16) {
-    return fmt::format("f8e4m3 has results in bf16, got {}", dtype_name(params.out.dtype));
-  }
-  if (params.kv.page_size % kQTileRows != 0) {
-    return fmt::format("f8e4m3 has pages of multiples of {} tokens, got {}", kQTileRows,
-                       params.kv.page_size);
-  }
-  if (params.selection != nullptr && params.selection->block_size % kQTileRows != 0) {
-    return fmt::format("f8e4m3 has lists of blocks of multiples of {} tokens, got {}", kQTileRows,
-                       params.selection->block_size);
-  }
-  return params.periphery.enabled() ? "f8e4m3 has no periphery" : "";
-}
+bool is_f8(const AttentionParams& params) { return params.kv.k.dtype == DType::kF8E4M3; }
 
 std::string why_no_pages(const AttentionParams& params) {
   if (!params.kv.is_paged()) return {};
@@ -144,6 +130,27 @@ bool uses_split_kv(const AttentionParams& params) {
              INT32_MAX / std::max<int64_t>(total_q * params.kv.num_kv_heads(), 1);
 }
 
+std::string why_no_f8(const AttentionParams& params) {
+  if (!is_f8(params)) return {};
+  if (params.q.dtype != DType::kF8E4M3 &&
+      (params.q.dtype != DType::kBF16 || !uses_split_kv(params))) {
+    return fmt::format("f8e4m3 K and V go with a q of f8e4m3, in decode also bf16, got {}",
+                       dtype_name(params.q.dtype));
+  }
+  if (params.out.dtype != DType::kBF16) {
+    return fmt::format("f8e4m3 has results in bf16, got {}", dtype_name(params.out.dtype));
+  }
+  if (params.kv.page_size % kQTileRows != 0) {
+    return fmt::format("f8e4m3 has pages of multiples of {} tokens, got {}", kQTileRows,
+                       params.kv.page_size);
+  }
+  if (params.selection != nullptr && params.selection->block_size % kQTileRows != 0) {
+    return fmt::format("f8e4m3 has lists of blocks of multiples of {} tokens, got {}", kQTileRows,
+                       params.selection->block_size);
+  }
+  return params.periphery.enabled() ? "f8e4m3 has no periphery" : "";
+}
+
 /// Runs that decode cuts a row's keys into at most, with one KV head: a CTA a processor.
 int64_t max_decode_splits(const AttentionParams& params, int num_processors) {
   constexpr int64_t kLeastKeys = 64;
@@ -155,10 +162,20 @@ int64_t max_decode_splits(const AttentionParams& params, int num_processors) {
 /// So few rows that each can be cut for several processors without looking at the others.
 bool uses_decode(const AttentionParams& params, int num_processors) {
   constexpr int64_t kLeastSplits = 4;
-  if (params.kv.is_paged() && params.kv.page_size % kDecodeTileKeys != 0) return false;
-  return uses_split_kv(params) && !params.batch_invariant && !is_f8(params) &&
-         params.head_dim() <= 128 && params.group_size() <= kMaxDecodeGroup &&
+  if (params.kv.page_size % decode_tile_keys(params.kv.k.dtype) != 0) return false;
+  return uses_split_kv(params) && !params.batch_invariant && params.head_dim() <= 128 &&
+         params.group_size() <= kMaxDecodeGroup &&
          params.q.shape[0] * params.kv.num_kv_heads() * kLeastSplits <= num_processors;
+}
+
+/// One row's new key and value may join their page in the same kernel.
+bool decode_appends(const AttentionParams& params, int num_processors) {
+  const AppendKvTask& task = *params.append;
+  const KvView& kv = params.kv;
+  return is_f8(params) && kv.k_scale.rank == 2 && kv.v_scale.rank == 2 && params.q.shape[0] == 1 &&
+         task.k.dtype == DType::kBF16 && task.k.shape == task.v.shape && task.k.shape[0] == 1 &&
+         task.k.shape[1] == kv.num_kv_heads() && task.k.shape[2] == kv.head_dim() &&
+         uses_decode(params, num_processors);
 }
 
 /// Tiles, rows and positions are int32 in the kernel; addresses are not.
@@ -260,6 +277,20 @@ PrefillMaps make_maps(const AttentionParams& params, const TensorMapShape& q_sha
       {}};
 }
 
+DecodeMaps decode_maps(const AttentionParams& params) {
+  const auto shape = params.kv.is_paged() ? paged_shape : token_major_shape;
+  const TensorView &k = params.kv.k, &v = params.kv.v;
+  const int32_t keys = decode_tile_keys(k.dtype);
+  return {make_tensor_map(k, shape(k), keys),
+          is_f8(params) ? make_tensor_map(v, shape(v), static_cast<int32_t>(params.head_dim()),
+                                          kDecodeTurnedRowBytes)
+                        : make_tensor_map(v, shape(v), keys)};
+}
+
+NewRow new_row(const TensorView& row, const TensorView& pages) {
+  return {row.data, row.stride[1], pages.data, pages.stride[0], pages.stride[1], pages.stride[2]};
+}
+
 /// Bytes of packed means, K or V.
 int64_t mean_bytes(const AttentionParams& params) {
   const int64_t rows = params.batch.batch_size * params.kv.num_kv_heads() * max_means(params);
@@ -298,7 +329,7 @@ class CudaAttention final : public AttentionBackend {
       return fmt::format(
           "has bf16 and f16 with head_dim 64, 128, 256, f8e4m3 with 128, got {} "
           "with {}",
-          dtype_name(params.q.dtype), params.head_dim());
+          dtype_name(params.kv.k.dtype), params.head_dim());
     }
     if (std::string reason = why_no_f8(params); !reason.empty()) return reason;
     if (std::string reason = why_no_pages(params); !reason.empty()) return reason;
@@ -311,6 +342,10 @@ class CudaAttention final : public AttentionBackend {
       if (std::string reason = why_no_tensor_map(*view, name); !reason.empty()) return reason;
     }
     return {};
+  }
+
+  bool appends(const AttentionParams& params, const Context& context) const override {
+    return decode_appends(params, num_multiprocessors(context.device.index));
   }
 
   void run(const AttentionParams& params, const Context& context) const override {
@@ -333,11 +368,6 @@ class CudaAttention final : public AttentionBackend {
     const int64_t out_floats = rows * params.head_dim();
     Workspace workspace(Workspace::padded(out_floats * 4) + Workspace::padded(rows * 4),
                         "the pieces of decode attention", context);
-    const auto side_of = [&](const TensorView& view) {
-      const bool is_paged = params.kv.is_paged();
-      return DecodeSide{view.data, is_paged ? view.stride[0] : 0, view.stride[1],
-                        view.stride[is_paged ? 2 : 0]};
-    };
     DecodeParams p;
     p.common = make_params(params);
     p.common.partial_out = workspace.take<float>(out_floats);
@@ -345,11 +375,16 @@ class CudaAttention final : public AttentionBackend {
     p.q = params.q.data;
     p.q_row_stride = params.q.stride[0];
     p.q_head_stride = params.q.stride[1];
-    p.k = side_of(params.kv.k);
-    p.v = side_of(params.kv.v);
+    p.q_is_f8 = params.q.dtype == DType::kF8E4M3;
+    if (params.append != nullptr &&
+        decode_appends(params, num_multiprocessors(context.device.index))) {
+      p.new_k = new_row(params.append->k, params.kv.k);
+      p.new_v = new_row(params.append->v, params.kv.v);
+    }
     p.max_splits = static_cast<int>(splits);
     p.only_last_key_is_new = params.only_last_key_is_new;
-    launch_decode(p, params.q.dtype, static_cast<int>(params.head_dim()), stream_of(context));
+    launch_decode(p, decode_maps(params), params.kv.k.dtype, static_cast<int>(params.head_dim()),
+                  stream_of(context));
   }
 
   static void run_prefill(const AttentionParams& params, const Context& context) {
@@ -380,7 +415,18 @@ class CudaAttention final : public AttentionBackend {
     (has_blocks_of_64(params) ? instance.launch_b64 : instance.launch)(maps, p, num_ctas, stream);
   }
 
-  static void run_split_kv(const AttentionParams& params, const Context& context) {
+  /// A q of bf16 over f8e4m3 is rounded first: the prefill kernel's products have one type.
+  static void run_split_kv(AttentionParams params, const Context& context) {
+    const bool rounds_q = is_f8(params) && params.q.dtype != DType::kF8E4M3;
+    const int64_t q_bytes = rounds_q ? params.q.num_elements() : 0;
+    Workspace rounded(q_bytes, "queries in f8e4m3", context);
+    if (rounds_q) {
+      const TensorView codes =
+          make_view(rounded.take<uint8_t>(q_bytes), DType::kF8E4M3,
+                    {params.q.shape[0], params.num_q_heads(), params.head_dim()}, context.device);
+      quantize_q_cuda(params.q, {}, codes, context);
+      params.q = codes;
+    }
     const int64_t total_q = params.q.shape[0];
     const int num_ctas = num_multiprocessors(context.device.index);
     const int64_t kv_heads = params.kv.num_kv_heads();

@@ -4,7 +4,9 @@
 #include "fovea/attention/kv_view.h"
 #include "fovea/attention/quantize_kv.h"
 #include "fovea/tensor/cuda/check.h"
+#include "fovea/tensor/cuda/launch_overlapping.h"
 #include "fovea/tensor/cuda/ptx/float8.h"
+#include "fovea/tensor/cuda/ptx/grid_dependency.h"
 #include "fovea/tensor/cuda/ptx/math.h"
 
 namespace fovea::cuda {
@@ -170,6 +172,8 @@ __device__ void grow_page(const QuantizeKvParams& p, const QuantizeSide& side, b
 /// A CTA for each page that rows may reach, like quantize_kv_kernel.
 template <typename Element>
 __global__ __launch_bounds__(kQuantizeThreads) void append_kv_kernel(const QuantizeKvParams p) {
+  ptx::let_next_grid_begin();
+  if (!p.only_rows_are_new) ptx::wait_for_previous_grid();
   const auto position = static_cast<int>(*p.position);
   const int end = position + p.kv_len;
   const int number = position / p.page_size + static_cast<int>(blockIdx.x);
@@ -177,12 +181,16 @@ __global__ __launch_bounds__(kQuantizeThreads) void append_kv_kernel(const Quant
   const bool is_v = blockIdx.z != 0;
   const QuantizeSide& side = is_v ? p.v : p.k;
   const int first_token = number * p.page_size;
-  if (first_token >= end) return;
+  if (first_token >= end) {
+    ptx::wait_for_previous_grid();  // no kernel behind overtakes the one in front
+    return;
+  }
   const int page = p.to_page_table[number];
   const int num_tokens = min(p.page_size, end - first_token);
   const int num_old = max(position - first_token, 0);
   float& held_scale = side.scale[page * side.scale_page_stride + head];
   const float old_scale = num_old > 0 ? held_scale : 0.f;
+  ptx::wait_for_previous_grid();
   const float largest = largest_magnitude<Element>(p, side, first_token + num_old,
                                                    num_tokens - num_old, head);  // and a barrier
   const float scale = fmaxf(f8_growing_scale(largest), old_scale);
@@ -232,12 +240,8 @@ void launch_append_kv(const QuantizeKvParams& params, bool is_bf16, int num_kv_h
   // Rows that begin inside a page may reach one page more than they would fill.
   const int num_pages = (params.kv_len + 2 * params.page_size - 2) / params.page_size;
   const dim3 grid(static_cast<unsigned>(num_pages), static_cast<unsigned>(num_kv_heads), 2);
-  if (is_bf16) {
-    append_kv_kernel<__nv_bfloat16><<<grid, kQuantizeThreads, 0, stream>>>(params);
-  } else {
-    append_kv_kernel<__half><<<grid, kQuantizeThreads, 0, stream>>>(params);
-  }
-  check_cuda(cudaGetLastError(), "launching append_kv_kernel");
+  launch_overlapping(is_bf16 ? append_kv_kernel<__nv_bfloat16> : append_kv_kernel<__half>, grid,
+                     kQuantizeThreads, 0, stream, "launching append_kv_kernel", params);
 }
 
 void launch_quantize_q(const QuantizeQParams& params, bool is_bf16, cudaStream_t stream) {

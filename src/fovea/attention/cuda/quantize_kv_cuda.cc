@@ -83,6 +83,7 @@ void append_kv_cuda(const AppendKvTask& task, const Context& context) {
   params.page_size = static_cast<int32_t>(task.to.page_size);
   params.head_dim = static_cast<int32_t>(task.to.head_dim());
   params.kv_len = static_cast<int32_t>(task.k.shape[0]);
+  params.only_rows_are_new = task.only_rows_are_new;
   const cuda::DeviceScope scope(context);
   cuda::launch_append_kv(params, task.k.dtype == DType::kBF16,
                          static_cast<int>(task.to.num_kv_heads()), cuda::stream_of(context));

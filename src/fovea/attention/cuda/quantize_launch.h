@@ -29,8 +29,9 @@ struct QuantizeKvParams {
   const int32_t* to_page_table = nullptr;
   int32_t page_size = 0;
   int32_t head_dim = 0;
-  int32_t first_page = 0;  // not where appending
-  int32_t kv_len = 0;      // where appending: rows
+  int32_t first_page = 0;          // not where appending
+  int32_t kv_len = 0;              // where appending: rows
+  bool only_rows_are_new = false;  // see AppendKvTask
 };
 
 struct QuantizeQParams {

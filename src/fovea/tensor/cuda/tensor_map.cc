@@ -75,7 +75,8 @@ std::string why_no_tensor_map(const TensorView& view, const char* name) {
   return {};
 }
 
-CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows) {
+CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows,
+                            int32_t row_bytes) {
   static const EncodeTiled encode = find_encode_tiled();
   const auto element = static_cast<cuuint64_t>(dtype_bytes(view.dtype));
   const CUtensorMapDataType type = view.dtype == DType::kF8E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
@@ -91,15 +92,14 @@ CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape,
   const cuuint64_t strides[3] = {stride_bytes(shape.rows, shape.row_stride),
                                  stride_bytes(shape.heads, shape.head_stride),
                                  stride_bytes(shape.pages, shape.page_stride)};
-  constexpr cuuint32_t kPanelBytes = 128;
-  const cuuint32_t box[4] = {kPanelBytes / static_cast<cuuint32_t>(element),
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(row_bytes) / static_cast<cuuint32_t>(element),
                              static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t element_strides[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      encode(&map, type, 4, view.data, sizes, strides, box, element_strides,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      &map, type, 4, view.data, sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      row_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     fail(ErrorCode::kDevice, "cuTensorMapEncodeTiled refused a tensor {}: error {}",
          view.describe(), static_cast<int>(result));

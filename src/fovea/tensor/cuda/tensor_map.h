@@ -29,8 +29,9 @@ TensorMapShape paged_shape(const TensorView& view);
 /// Empty when the copy engine can address the tensor, else the rule it breaks.
 std::string why_no_tensor_map(const TensorView& view, const char* name);
 
-/// A map with boxes of [box_rows][128 bytes: one panel], 128-byte swizzle, zeros outside. Throws
-/// kDevice when the driver has no such function or refuses.
-CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows);
+/// A map with boxes of [box_rows][row_bytes], swizzled over so many bytes (128: one panel; or 32),
+/// zeros outside. Throws kDevice when the driver has no such function or refuses.
+CUtensorMap make_tensor_map(const TensorView& view, const TensorMapShape& shape, int32_t box_rows,
+                            int32_t row_bytes = 128);
 
 }  // namespace fovea::cuda

@@ -82,5 +82,9 @@ FOVEA_DEVICE void tma_store_wait_read() {
 FOVEA_DEVICE void async_proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/// The same of stores to global memory.
+FOVEA_DEVICE void global_async_proxy_fence() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 }  // namespace fovea::ptx
