@@ -2,11 +2,42 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "fovea/base/error.h"
 #include "fovea/ops/cpu/row_kernels.h"
+#include "fovea/ops/sampling_rule.h"
 
 namespace fovea {
+namespace {
+
+/// Of the weights of at least `least`.
+uint64_t sum_from(uint64_t least, std::span<const uint64_t> weights) {
+  uint64_t sum = 0;
+  for (const uint64_t weight : weights) sum += weight >= least ? weight : 0;
+  return sum;
+}
+
+/// The greatest weight such that it and those above it sum up to `need`, which all together do.
+/// Leaves `weights` in another order.
+uint64_t weight_that_reaches(uint64_t need, std::span<uint64_t> weights) {
+  while (weights.size() > 1) {
+    const size_t half = weights.size() / 2;
+    const auto middle = weights.begin() + static_cast<std::ptrdiff_t>(half);
+    std::nth_element(weights.begin(), middle, weights.end(), std::greater<>());
+    const uint64_t sum = std::accumulate(weights.begin(), middle, uint64_t{0});
+    if (sum >= need) {
+      weights = weights.first(half);
+    } else {
+      need -= sum;
+      weights = weights.subspan(half);
+    }
+  }
+  return weights[0];
+}
+
+}  // namespace
 
 void check_sampling_settings(const SamplingSettings& settings) {
   check_argument(std::isfinite(settings.temperature) && settings.temperature >= 0,
@@ -47,41 +78,37 @@ Sampler::Sampler(const SamplingSettings& settings) : settings_(settings), random
 int32_t Sampler::sample(std::span<const float> logits) {
   const int32_t best = argmax(logits);
   if (settings_.temperature == 0 || settings_.top_k == 1) return best;
-
-  // Weights relative to the best token's; the best first, so that every cut below is a prefix.
   const float top = logits[static_cast<size_t>(best)];
   if (!std::isfinite(top)) return best;
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float weight = std::exp((logits[i] - top) / settings_.temperature);
-    if (weight > 0) candidates_.push_back({weight, static_cast<int32_t>(i)});
-  }
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
-  };
-  if (settings_.top_k > 0 && static_cast<size_t>(settings_.top_k) < candidates_.size()) {
-    const auto end = candidates_.begin() + settings_.top_k;
-    std::nth_element(candidates_.begin(), end - 1, candidates_.end(), better);
-    candidates_.erase(end, candidates_.end());
-  }
-  std::sort(candidates_.begin(), candidates_.end(), better);
 
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double kept = 0;
-  size_t count = 0;
-  while (count < candidates_.size() && kept < settings_.top_p * total &&
-         candidates_[count].weight >= settings_.min_p) {
-    kept += candidates_[count++].weight;
+  weights_.clear();
+  sorted_.clear();
+  for (const float logit : logits) {
+    weights_.push_back(sampling_weight(logit, top, settings_.temperature));
+    if (weights_.back() > 0) sorted_.push_back(weights_.back());
   }
+  uint64_t least = 1;  // of the weights that are kept
+  if (settings_.top_k > 0 && static_cast<size_t>(settings_.top_k) < sorted_.size()) {
+    const auto last = sorted_.begin() + settings_.top_k - 1;
+    std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
+    least = *last;
+    std::erase_if(sorted_, [&](uint64_t weight) { return weight < least; });
+  }
+  if (settings_.top_p < 1) {
+    const uint64_t need = share_of_weight(settings_.top_p, sum_from(least, sorted_));
+    least = std::max(least, weight_that_reaches(need, sorted_));
+  }
+  least = std::max(least, share_of_weight(settings_.min_p, kTopSamplingWeight));
 
   // 53 random bits make a double in [0, 1); std's distributions differ between libraries.
-  double left = static_cast<double>(random_() >> 11) * 0x1.0p-53 * kept;
-  for (size_t i = 0; i + 1 < count; ++i) {
-    left -= candidates_[i].weight;
-    if (left < 0) return candidates_[i].token;
+  const double random = static_cast<double>(random_() >> 11) * 0x1.0p-53;
+  const uint64_t kept = sum_from(least, weights_);
+  uint64_t left = std::min(share_of_weight(random, kept), kept - 1);
+  size_t token = 0;
+  for (; weights_[token] < least || weights_[token] <= left; ++token) {
+    if (weights_[token] >= least) left -= weights_[token];
   }
-  return candidates_[count - 1].token;
+  return static_cast<int32_t>(token);
 }
 
 }  // namespace fovea

@@ -8,7 +8,8 @@
 
 namespace fovea {
 
-/// How a token is drawn. The default is greedy.
+/// How a token is drawn. The default is greedy. Tokens as probable as the last one that a cut keeps
+/// are kept with it.
 struct SamplingSettings {
   float temperature = 0;  // 0: greedy, the highest logit, ties to the lower id
   int32_t top_k = 0;      // keep the k most probable tokens; 0: all
@@ -38,11 +39,7 @@ class Sampler {
  private:
   SamplingSettings settings_;
   std::mt19937_64 random_;
-  struct Candidate {
-    float weight;
-    int32_t token;
-  };
-  std::vector<Candidate> candidates_;
+  std::vector<uint64_t> weights_, sorted_;  // of tokens, see sampling_rule.h
 };
 
 }  // namespace fovea
