@@ -35,10 +35,10 @@ class SelectScorer {
       ptx::mbarrier_wait(ptx::shared_address(&shared_.q_full), parity);
       row_ = &shared_.rows[slot];
       totals_ = &shared_.totals[slot];
-      if (uniform(row_->head) < 0) return;
+      if (ptx::uniform(row_->head) < 0) return;
       q_block_ = row_->block.q_block;
       is_judged_ = true;
-      if (uniform(row_->num_tiles) > 0) {
+      if (ptx::uniform(row_->num_tiles) > 0) {
         score_row();
       } else {
         release(&shared_.q_empty);
@@ -69,16 +69,10 @@ class SelectScorer {
   using Product = ptx::Wgmma<typename Traits::Element, kSelectQueryRows>;
   static constexpr int kScores = kSelectQueryRows / 2;  // accumulators of this thread
 
-  /// A value that is the same in the whole warp, in a uniform register: without this hint the
-  /// compiler moves every descriptor of a product there one by one.
-  __device__ static int uniform(int value) {
-    return static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(value)));
-  }
-
   __device__ static uint64_t uniform_descriptor(const uint8_t* tile) {
     const uint64_t descriptor = ptx::k_major_descriptor(ptx::shared_address(tile));
     constexpr uint64_t kHigh = ptx::k_major_descriptor(0) >> 32 << 32;
-    return kHigh | static_cast<uint32_t>(uniform(static_cast<int>(descriptor)));
+    return kHigh | static_cast<uint32_t>(ptx::uniform(static_cast<int>(descriptor)));
   }
 
   /// The warp is done with what `barrier` guards.
@@ -91,7 +85,7 @@ class SelectScorer {
 
   __device__ void score_row() {
     const int widest = row_->widest;
-    const int num_tiles = uniform(row_->num_tiles);
+    const int num_tiles = ptx::uniform(row_->num_tiles);
     const int rows_per_block = p_.facts.rows_per_block;
     const int q_parts = memory_.layout().q_parts;
     measure_queries();
