@@ -209,14 +209,16 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
       .add_option_function<std::string>(
           "--kv-cache-dtype",
           [&options](const std::string& word) {
-            check_argument(word == "auto" || word == "f8",
-                           "--kv-cache-dtype must be auto or f8, not \"{}\"", word);
-            options.f8_kv = word == "f8";
+            check_argument(word == "auto" || word == "f8" || word == "i8",
+                           "--kv-cache-dtype must be auto, f8 or i8, not \"{}\"", word);
+            options.kv_codes.reset();
+            if (word == "f8") options.kv_codes = DType::kF8E4M3;
+            if (word == "i8") options.kv_codes = DType::kI8;
           },
-          "Type of keys and values in memory: the model's, or E4M3 with a scale for each page and "
-          "head")
+          "Type of keys and values in memory: the model's, E4M3 or, on the CPU, 8-bit integers, "
+          "with a scale for each page and head")
       ->default_str("auto")
-      ->type_name("auto|f8");
+      ->type_name("auto|f8|i8");
   command
       .add_option("--value-share", options.value_share,
                   "Share of a head's attention whose values an answer's tokens read: under 1 the "
@@ -226,7 +228,7 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
 
 AttentionSettings attention_settings(const std::string& name, const AttentionOptions& options) {
   AttentionSettings settings;
-  settings.f8_kv = options.f8_kv;
+  settings.kv_codes = options.kv_codes;
   settings.value_share = options.value_share;
   check_argument(options.value_share > 0 && options.value_share <= 1,
                  "--value-share must be more than 0 and at most 1, is {}", options.value_share);

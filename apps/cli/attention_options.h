@@ -20,7 +20,7 @@ struct AttentionOptions {
   std::vector<float> layer_budgets;  // as AttentionSettings has them
   bool periphery = false;
   bool sparse_decode = false;
-  bool f8_kv = false;
+  std::optional<DType> kv_codes;
   float value_share = 1;
   int64_t min_sparse_len = -1;  // as AttentionSettings has it
 };

@@ -102,7 +102,7 @@ void print_text(const nlohmann::json& json, bool all_tensors) {
   const auto kv_bytes = static_cast<double>(number("kv_bytes_per_token"));
   line("kv cache",
        fmt::format("{:.0f} bytes per token in bf16, {} at the full context; half with "
-                   "--kv-cache-dtype f8",
+                   "--kv-cache-dtype f8 or i8",
                    kv_bytes,
                    format_bytes(kv_bytes * static_cast<double>(number("context_length")))));
   line("chat template", text("chat_template"));

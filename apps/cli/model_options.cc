@@ -101,10 +101,10 @@ Conditions model_conditions(const Model& model, const CLI::App& command) {
   conditions.hardware = hardware_text(model.context());
   conditions.weights_dtype = dtype_name(model.weight_dtype());
   const CLI::Option* kv_dtype = command.get_option_no_throw("--kv-cache-dtype");
-  const bool is_f8 =
-      kv_dtype != nullptr && kv_dtype->count() > 0 && kv_dtype->as<std::string>() == "f8";
-  conditions.attention_dtype = is_f8 ? "f8e4m3" : dtype;
-  conditions.kv_dtype = conditions.attention_dtype;
+  const std::string codes =
+      kv_dtype != nullptr && kv_dtype->count() > 0 ? kv_dtype->as<std::string>() : "auto";
+  conditions.attention_dtype = codes == "f8" ? "f8e4m3" : dtype;
+  conditions.kv_dtype = codes == "i8" ? "i8" : conditions.attention_dtype;
   conditions.concurrency = "1, one request at a time";
   conditions.engine = "fovea " + version_text();
   conditions.flags = given_options(command);

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "fovea/attention/f8_pages.h"
+#include "fovea/attention/code_pages.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -20,9 +20,9 @@ constexpr int64_t kHeads = 2, kHeadDim = 8, kPageSize = 16, kPages = 5;
 
 /// Pages and scales of one sequence, in an order of their own.
 struct Cache {
-  Cache()
-      : k(DType::kF8E4M3, {kPages, kHeads, kPageSize, kHeadDim}),
-        v(DType::kF8E4M3, {kPages, kHeads, kHeadDim, kPageSize}),
+  explicit Cache(DType dtype = DType::kF8E4M3)
+      : k(dtype, {kPages, kHeads, kPageSize, kHeadDim}),
+        v(dtype, {kPages, kHeads, kHeadDim, kPageSize}),
         k_scale(DType::kF32, {kPages, kHeads}),
         v_scale(DType::kF32, {kPages, kHeads}) {}
   KvView view() const {
@@ -37,12 +37,12 @@ struct Cache {
     return kv;
   }
   float key(int64_t token, int64_t head, int64_t d) const {
-    return number(token, head, d, &read_f8_keys);
+    return number(token, head, d, &read_code_keys);
   }
   float value(int64_t token, int64_t head, int64_t d) const {
-    return number(token, head, d, &read_f8_values);
+    return number(token, head, d, &read_code_values);
   }
-  float number(int64_t token, int64_t head, int64_t d, decltype(&read_f8_keys) read) const {
+  float number(int64_t token, int64_t head, int64_t d, decltype(&read_code_keys) read) const {
     float row[kHeadDim];
     read(view(), pages[static_cast<size_t>(token / kPageSize)], head, token % kPageSize, 1,
          {DType::kF32, reinterpret_cast<std::byte*>(row), 0});
@@ -146,6 +146,45 @@ TEST(AppendKv, NanStaysAndInfinityIsTheLargest) {
   append(cache, k, v, 0, 1);
   EXPECT_TRUE(std::isnan(cache.key(0, 0, 1)));
   EXPECT_EQ(cache.key(0, 0, 2), -448 * f8_growing_scale(3));
+}
+
+TEST(AppendKv, EightBitIntegersAreNearestUnderTheLeastPowerOfTwo) {
+  constexpr int64_t kRows = 23;
+  std::vector<float> k = growing_values(kRows, 1), v = growing_values(kRows, 2);
+  Cache cache(DType::kI8), stepwise(DType::kI8);
+  append(cache, k, v, 0, kRows);
+  for (int64_t position = 0; position < kRows; ++position) append(stepwise, k, v, position, 1);
+  for (int64_t token = 0; token < kRows; ++token) {
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const int64_t page = cache.pages[static_cast<size_t>(token / kPageSize)];
+      const float scale = cache.k_scale.as<float>()[page * kHeads + head];
+      EXPECT_EQ(scale, std::exp2(std::round(std::log2(scale))));
+      EXPECT_EQ(stepwise.k_scale.as<float>()[page * kHeads + head], scale);
+      for (int64_t d = 0; d < kHeadDim; ++d) {
+        const float want = k[static_cast<size_t>((token * kHeads + head) * kHeadDim + d)];
+        EXPECT_LE(std::abs(cache.key(token, head, d) - want), scale / 2);
+        EXPECT_LE(std::abs(want), 127 * scale);
+        // Rounded again whenever the page's scale grows, by half of a finer step each time.
+        EXPECT_LE(std::abs(stepwise.key(token, head, d) - want), scale);
+      }
+    }
+  }
+}
+
+TEST(AppendKv, ANanAmongEightBitIntegersStaysItsPagesScale) {
+  Cache cache(DType::kI8);
+  std::vector<float> k(3 * kHeads * kHeadDim, 3), v = k;
+  k[1] = std::numeric_limits<float>::quiet_NaN();
+  v[2] = std::numeric_limits<float>::infinity();
+  append(cache, k, v, 0, 1);
+  append(cache, k, v, 1, 2);
+  EXPECT_TRUE(std::isnan(cache.key(1, 0, 0)));
+  EXPECT_EQ(cache.key(1, 1, 0), 3);
+  EXPECT_EQ(cache.value(0, 0, 2), 127 * i8_growing_scale(3));
+  append(cache, k, v, 0, 1);
+  k[1] = 3;
+  append(cache, k, v, 0, 1);  // the page is used again
+  EXPECT_EQ(cache.key(0, 0, 1), 3);
 }
 
 TEST(AppendKv, RefusesWhatDoesNotFit) {

@@ -212,7 +212,7 @@ TEST_F(EngineOnGpu, F8KeysAndValuesAreTheCpus) {
       Model::synthetic("Test-D128", 5, {.compute = ComputeType::kF32, .progress = {}});
   for (SessionOptions options : {SessionOptions{}, sparse_options(SelectorMethod::kRescue, 0.3f),
                                  sparse_options(SelectorMethod::kWitness, 0.3f)}) {
-    options.attention.f8_kv = true;
+    options.attention.kv_codes = DType::kF8E4M3;
     Session cpu(cpu_model, options);
     Session gpu(gpu_model, options);
     const std::vector<float> want = copy(cpu.prefill(tokens));
@@ -228,7 +228,7 @@ TEST_F(EngineOnGpu, F8KeysAndValuesAreTheCpus) {
 
 TEST_F(EngineOnGpu, F8NeedsWhatItsKernelsHave) {
   SessionOptions options;
-  options.attention.f8_kv = true;
+  options.attention.kv_codes = DType::kF8E4M3;
   try {
     Session session(Model::synthetic("Test-1M", 0, {.device = kGpu, .progress = {}}), options);
     FAIL() << "heads of 64 in f8";

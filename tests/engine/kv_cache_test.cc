@@ -33,7 +33,7 @@ TEST(KvCache, CodesTakeAByteEachAndAScaleForEachPageAndHead) {
   shape.num_kv_heads = 2;
   shape.head_dim = 64;
   shape.num_pages = 4;
-  shape.f8 = true;
+  shape.codes = DType::kF8E4M3;
   const KvCache cache(shape);
   EXPECT_EQ(cache.page_kv_bytes(), 2 * 3 * 2 * (128 * 64 + 4));
   const KvView kv = cache.kv(2);

@@ -416,7 +416,7 @@ TEST(Session, SparseDecodeReadsTheShareAskedFor) {
 }
 
 SessionOptions f8_options(SessionOptions options = {}) {
-  options.attention.f8_kv = true;
+  options.attention.kv_codes = DType::kF8E4M3;
   return options;
 }
 
@@ -465,6 +465,56 @@ TEST(F8Kv, NeitherChunksNorDecodeChangeWhatIsHeld) {
   std::vector<float> got;
   for (size_t i = 650; i < tokens.size(); ++i) got = copy(stepwise.decode(tokens[i]));
   EXPECT_LT(relative_error(got, want), 0.1);
+}
+
+SessionOptions i8_options(SessionOptions options = {}) {
+  options.attention.kv_codes = DType::kI8;
+  return options;
+}
+
+TEST(I8Kv, AnswersAsTheModelsOwnTypeButForAPercent) {
+  const std::vector<int32_t> tokens = made_up_tokens(1500);
+  for (const SessionOptions& options :
+       {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f)}) {
+    Session whole(needle(ComputeType::kF32), options);
+    Session rounded(needle(ComputeType::kF32), i8_options(options));
+    const std::vector<float> want = copy(whole.prefill(tokens));
+    EXPECT_LT(relative_error(rounded.prefill(tokens), want), 0.04);
+    EXPECT_LT(rounded.report().kv_bytes * 3, whole.report().kv_bytes);
+    const std::vector<float> next = copy(whole.decode(7));
+    const double error = relative_error(rounded.decode(7), next);
+    EXPECT_GT(error, 1e-5);
+    EXPECT_LT(error, 0.04);
+  }
+}
+
+TEST(I8Kv, PagesOfOtherTypesAreRefused) {
+  const auto model = needle();
+  SessionOptions options = i8_options();
+  options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 1024));
+  options.attention.kv_codes = DType::kF8E4M3;
+  EXPECT_THAT(error_of([&] { Session other(model, options); }),
+              testing::HasSubstr("the cache holds i8, the session wants f8e4m3"));
+  options.attention.kv_codes = DType::kI32;
+  EXPECT_THAT(error_of([&] { Session other(model, options); }),
+              testing::HasSubstr("kv_codes must be f8e4m3 or i8, got i32"));
+}
+
+TEST(ValueShare, OfDecodeMovesLogitsLittleAndPrefillNotAtAll) {
+  const std::vector<int32_t> tokens = made_up_tokens(3000);
+  SessionOptions options;
+  options.attention.value_share = 0.98f;
+  Session whole(needle()), skipping(needle(), options);
+  EXPECT_EQ(copy(skipping.prefill(tokens)), copy(whole.prefill(tokens)));
+  const std::vector<float> want = copy(whole.decode(7));
+  const double error = relative_error(skipping.decode(7), want);
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, 0.1);
+  for (const float share : {0.0f, 1.5f}) {
+    options.attention.value_share = share;
+    EXPECT_THAT(error_of([&] { Session session(needle(), options); }),
+                testing::HasSubstr("value_share must be in (0, 1]"));
+  }
 }
 
 TEST(LayerBudgets, MultiplyEachLayersDensity) {
@@ -526,7 +576,7 @@ TEST(F8Kv, PagesOfTheTwoTypesDoNotMix) {
   // Few rows come by other products; what that does to their last bits may turn a code.
   EXPECT_LT(relative_error(second.prefill(tokens), want), 0.05);
   EXPECT_EQ(second.report().num_cached_tokens, 384);
-  options.attention.f8_kv = false;
+  options.attention.kv_codes.reset();
   EXPECT_THAT(error_of([&] { Session other(model, options); }),
               testing::HasSubstr("the cache holds f8e4m3"));
   EXPECT_NE(root_page_key(*model, options.attention, false),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <type_traits>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
@@ -28,7 +30,9 @@ void check_append(const AppendKvTask& task, const Context& context) {
                  task.k.describe(), task.v.describe());
   check_argument(!on_cpu || task.k.dtype == DType::kF32 || task.k.dtype == DType::kBF16,
                  "rows must be f32 or bf16, got {}", task.k.describe());
-  check_f8_pages(to);
+  check_code_pages(to);
+  check_argument(on_cpu || to.k.dtype == DType::kF8E4M3, "a GPU's pages must be f8e4m3, got {}",
+                 to.k.describe());
   check_argument(on_cpu || to.page_size % 128 == 0,
                  "pages must be of multiples of 128 tokens, got {}", to.page_size);
   check_argument(to.num_kv_heads() == task.k.shape[1] && to.head_dim() == task.k.shape[2],
@@ -44,9 +48,26 @@ void check_append(const AppendKvTask& task, const Context& context) {
                  "position and page_table must be given");
 }
 
+struct F8Codes {
+  using Code = Float8E4M3;
+  static float growing_scale(float largest) { return f8_growing_scale(largest); }
+  static float number(Code code) { return to_float(code); }
+  static Code code(float number) { return to_float8_e4m3(number); }
+};
+
+struct I8Codes {
+  using Code = int8_t;
+  static float growing_scale(float largest) { return i8_growing_scale(largest); }
+  static float number(Code code) { return code; }
+  static Code code(float number) {  // 0 of a NaN, whose scale says what it is
+    const float within = number < -127 ? -127.0f : number > 127 ? 127.0f : number;
+    return std::isnan(within) ? Code{0} : static_cast<Code>(std::lrint(within));
+  }
+};
+
 /// K or V of one head and one page, which gets tokens [first_new, end) and holds those from
 /// `first_token` on. `offset_of(t)`: where its token t begins, elements `element_stride` apart.
-template <typename OffsetOf>
+template <typename Codes, typename OffsetOf>
 void append_to_page(const TensorView& rows, const TensorView& pages, float& held_scale,
                     int64_t head, int64_t first_token, int64_t first_new, int64_t end,
                     int64_t position, int64_t element_stride, const OffsetOf& offset_of) {
@@ -54,21 +75,24 @@ void append_to_page(const TensorView& rows, const TensorView& pages, float& held
   const auto row_offset = [&](int64_t token) {
     return (token - position) * rows.stride[0] + head * rows.stride[1];
   };
-  auto* const codes = pages.as<Float8E4M3>();
+  auto* const codes = pages.as<typename Codes::Code>();
   float largest = 0;
+  bool any_nan = false;
   for (int64_t token = first_new; token < end; ++token) {
     for (int64_t d = 0; d < head_dim; ++d) {
       const float magnitude = std::abs(load(rows, row_offset(token) + d));
       if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+      any_nan |= std::isnan(magnitude);
     }
   }
-  float scale = f8_growing_scale(largest);
+  float scale = Codes::growing_scale(largest);
   if (first_new > first_token) {
+    any_nan |= std::isnan(held_scale);
     scale = std::max(scale, held_scale);
     for (int64_t token = first_token; scale > held_scale && token < first_new; ++token) {
       for (int64_t d = 0; d < head_dim; ++d) {
-        Float8E4M3& code = codes[offset_of(token - first_token) + d * element_stride];
-        code = to_float8_e4m3(to_float(code) * held_scale / scale);
+        auto& code = codes[offset_of(token - first_token) + d * element_stride];
+        code = Codes::code(Codes::number(code) * held_scale / scale);
       }
     }
   }
@@ -76,9 +100,36 @@ void append_to_page(const TensorView& rows, const TensorView& pages, float& held
   for (int64_t token = first_new; token < end; ++token) {
     for (int64_t d = 0; d < head_dim; ++d) {
       codes[offset_of(token - first_token) + d * element_stride] =
-          to_float8_e4m3(load(rows, row_offset(token) + d) / scale);
+          Codes::code(load(rows, row_offset(token) + d) / scale);
     }
   }
+  constexpr bool kHasNan = std::is_same_v<Codes, F8Codes>;
+  if (any_nan && !kHasNan) held_scale = std::numeric_limits<float>::quiet_NaN();
+}
+
+template <typename Codes>
+void append_pages(const AppendKvTask& task, int64_t position, const Context& context) {
+  const KvView& to = task.to;
+  const int64_t end = position + task.k.shape[0];
+  const int64_t first_page = position / to.page_size;
+  const int64_t end_page = ceil_div(end, to.page_size);
+  const int64_t num_heads = to.num_kv_heads();
+  parallel_for(context, (end_page - first_page) * num_heads, [&](int64_t part, int32_t) {
+    const int64_t number = first_page + part / num_heads;
+    const int64_t head = part % num_heads;
+    const int64_t first_token = number * to.page_size;
+    const int64_t first_new = std::max(first_token, position);
+    const int64_t page_end = std::min(first_token + to.page_size, end);
+    const int64_t page = to.page_table[number];
+    const int64_t k_start = page * to.k.stride[0] + head * to.k.stride[1];
+    const int64_t v_start = page * to.v.stride[0] + head * to.v.stride[1];
+    append_to_page<Codes>(task.k, to.k, to.k_scale.as<float>()[page * to.k_scale.stride[0] + head],
+                          head, first_token, first_new, page_end, position, 1,
+                          [&](int64_t t) { return k_start + t * to.k.stride[2]; });
+    append_to_page<Codes>(task.v, to.v, to.v_scale.as<float>()[page * to.v_scale.stride[0] + head],
+                          head, first_token, first_new, page_end, position, to.v.stride[2],
+                          [&](int64_t t) { return v_start + f8_value_slot(t); });
+  });
 }
 
 }  // namespace
@@ -103,23 +154,8 @@ void append_kv(const AppendKvTask& task, const Context& context) {
                    "page table entry {} is {}, there are {} pages", i, to.page_table[i],
                    to.num_pages());
   }
-  const int64_t num_heads = to.num_kv_heads();
-  parallel_for(context, (end_page - first_page) * num_heads, [&](int64_t part, int32_t) {
-    const int64_t number = first_page + part / num_heads;
-    const int64_t head = part % num_heads;
-    const int64_t first_token = number * to.page_size;
-    const int64_t first_new = std::max(first_token, position);
-    const int64_t page_end = std::min(first_token + to.page_size, end);
-    const int64_t page = to.page_table[number];
-    const int64_t k_start = page * to.k.stride[0] + head * to.k.stride[1];
-    const int64_t v_start = page * to.v.stride[0] + head * to.v.stride[1];
-    append_to_page(task.k, to.k, to.k_scale.as<float>()[page * to.k_scale.stride[0] + head], head,
-                   first_token, first_new, page_end, position, 1,
-                   [&](int64_t t) { return k_start + t * to.k.stride[2]; });
-    append_to_page(task.v, to.v, to.v_scale.as<float>()[page * to.v_scale.stride[0] + head], head,
-                   first_token, first_new, page_end, position, to.v.stride[2],
-                   [&](int64_t t) { return v_start + f8_value_slot(t); });
-  });
+  if (to.k.dtype == DType::kI8) return append_pages<I8Codes>(task, position, context);
+  append_pages<F8Codes>(task, position, context);
 }
 
 void round_queries(const TensorView& from, const TensorView& to, const Context& context) {

@@ -44,15 +44,15 @@ void check_kv(const AttentionParams& params, const Context& context) {
   const int32_t rank = kv.is_paged() ? 4 : 3;
   check_view(kv.k, "k", rank, context);
   check_view(kv.v, "v", rank, context);
-  const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
-  const bool may_widen =
-      is_f8 && (context.device.type == DeviceType::kCpu || params.q.dtype == DType::kBF16);
+  const bool may_widen = context.device.type == DeviceType::kCpu
+                             ? kv.holds_codes()
+                             : kv.k.dtype == DType::kF8E4M3 && params.q.dtype == DType::kBF16;
   check_argument((kv.k.dtype == params.q.dtype || may_widen) && kv.v.dtype == kv.k.dtype,
-                 "k and v must have the type of q ({}) or be f8e4m3 under f32 (on the CPU) or "
-                 "bf16, got {} and {}",
+                 "k and v must have the type of q ({}), or be f8e4m3 under f32 (on the CPU) or "
+                 "bf16, or on the CPU i8, got {} and {}",
                  dtype_name(params.q.dtype), dtype_name(kv.k.dtype), dtype_name(kv.v.dtype));
-  if (is_f8) {
-    check_f8_pages(kv);
+  if (kv.holds_codes()) {
+    check_code_pages(kv);
   } else {
     check_argument(kv.k.shape == kv.v.shape, "k and v must have the same shape, got {} and {}",
                    kv.k.describe(), kv.v.describe());
@@ -65,8 +65,8 @@ void check_kv(const AttentionParams& params, const Context& context) {
   check_argument(!kv.is_paged() || kv.k.shape[2] == kv.page_size,
                  "page_size is {} but k has pages of {}", kv.page_size, kv.k.shape[2]);
   for (const TensorView* scale : {&kv.k_scale, &kv.v_scale}) {
-    check_argument(scale->empty() || (is_f8 && scale->device == context.device),
-                   "k_scale and v_scale go with f8e4m3 on the context's device, k is {}",
+    check_argument(scale->empty() || (kv.holds_codes() && scale->device == context.device),
+                   "k_scale and v_scale go with codes on the context's device, k is {}",
                    kv.k.describe());
   }
 }

@@ -126,19 +126,19 @@ void check_tables(const KvView& from, const KvView& to, int64_t seq, int64_t fir
 
 }  // namespace
 
-void check_f8_pages(const KvView& kv) {
-  check_argument(kv.k.dtype == DType::kF8E4M3 && kv.v.dtype == DType::kF8E4M3,
-                 "k and v must be f8e4m3, got {} and {}", kv.k.describe(), kv.v.describe());
+void check_code_pages(const KvView& kv) {
+  check_argument(kv.holds_codes() && kv.v.dtype == kv.k.dtype,
+                 "k and v must be f8e4m3 or i8, got {} and {}", kv.k.describe(), kv.v.describe());
   check_argument(kv.is_paged() && kv.page_size % 16 == 0,
-                 "f8e4m3 k and v must be in pages of a multiple of 16 tokens, got {}",
+                 "codes of k and v must be in pages of a multiple of 16 tokens, got {}",
                  kv.page_size);
   check_argument(kv.k.rank == 4 && kv.k.shape[2] == kv.page_size, "page_size is {} but k is {}",
                  kv.page_size, kv.k.describe());
   check_argument(kv.v.rank == 4 && kv.v.shape[0] == kv.k.shape[0] &&
                      kv.v.shape[1] == kv.k.shape[1] && kv.v.shape[2] == kv.k.shape[3] &&
                      kv.v.shape[3] == kv.k.shape[2],
-                 "f8e4m3 v must be k's shape with each page turned, got {} and {}", kv.k.describe(),
-                 kv.v.describe());
+                 "codes of v must be k's shape with each page turned, got {} and {}",
+                 kv.k.describe(), kv.v.describe());
   check_scale(kv.k_scale, "k_scale", kv);
   check_scale(kv.v_scale, "v_scale", kv);
 }
@@ -149,7 +149,9 @@ void check_quantize_kv(const KvView& from, const KvView& to, int64_t seq, int64_
                  from.k.describe(), from.v.describe());
   check_argument(from.k.shape == from.v.shape, "k and v must have the same shape, got {} and {}",
                  from.k.describe(), from.v.describe());
-  check_f8_pages(to);
+  check_code_pages(to);
+  check_argument(to.k.dtype == DType::kF8E4M3, "quantized k and v must be f8e4m3, got {}",
+                 to.k.describe());
   check_argument(to.num_kv_heads() == from.num_kv_heads() && to.head_dim() == from.head_dim(),
                  "quantized k must have {} heads of {}, got {}", from.num_kv_heads(),
                  from.head_dim(), to.k.describe());

@@ -33,8 +33,8 @@ constexpr float f8_page_scale(float largest) {
   return largest / kMaxFloat8E4M3 > kSmallest ? largest / kMaxFloat8E4M3 : kSmallest;
 }
 
-/// Throws kInvalidArgument unless K, V and their scales have the f8e4m3 form of KvView.
-void check_f8_pages(const KvView& kv);
+/// Throws kInvalidArgument unless K, V and their scales have the form of codes that KvView says.
+void check_code_pages(const KvView& kv);
 
 /// What both devices check; `dtype_ok`: the device reads the type of `from`.
 void check_quantize_kv(const KvView& from, const KvView& to, int64_t seq, int64_t first_page,

@@ -24,11 +24,12 @@ bool request_tile_registers() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
-bool cpuid_has_amx_bf16() {
+bool cpuid_has_amx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+  constexpr unsigned kAll = kAmxBf16 | kAmxTile | kAmxInt8;
+  return (edx & kAll) == kAll;
 }
 
 // clang 14 does not know the name in __builtin_cpu_supports.
@@ -45,8 +46,8 @@ CpuFeatures detect() {
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
   found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
-  found.amx_bf16 = found.avx512_bf16 && __builtin_cpu_supports("avx512vbmi") &&
-                   cpuid_has_amx_bf16() && request_tile_registers();
+  found.amx_bf16 = found.avx512_bf16 && __builtin_cpu_supports("avx512vbmi") && cpuid_has_amx() &&
+                   request_tile_registers();
   return found;
 }
 #else

@@ -6,7 +6,7 @@
 
 namespace fovea {
 
-enum class DType { kF32, kF16, kBF16, kF8E4M3, kI32, kI64 };
+enum class DType { kF32, kF16, kBF16, kF8E4M3, kI8, kI32, kI64 };
 
 /// Bytes of one element.
 constexpr int64_t dtype_bytes(DType dtype) {
@@ -18,6 +18,7 @@ constexpr int64_t dtype_bytes(DType dtype) {
     case DType::kBF16:
       return 2;
     case DType::kF8E4M3:
+    case DType::kI8:
       return 1;
     case DType::kI64:
       return 8;
@@ -36,6 +37,8 @@ constexpr std::string_view dtype_name(DType dtype) {
       return "bf16";
     case DType::kF8E4M3:
       return "f8e4m3";
+    case DType::kI8:
+      return "i8";
     case DType::kI32:
       return "i32";
     case DType::kI64:

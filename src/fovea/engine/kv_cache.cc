@@ -17,8 +17,8 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
   check_argument(shape.head_dim > 0, "head_dim must be positive, got {}", shape.head_dim);
   check_argument(shape.page_size > 0, "page_size must be positive, got {}", shape.page_size);
   check_argument(shape.num_pages > 0, "num_pages must be positive, got {}", shape.num_pages);
-  check_argument(!shape.f8 || shape.page_size % 16 == 0,
-                 "pages of K and V in f8e4m3 must have a multiple of 16 tokens, got {}",
+  check_argument(!shape.codes || shape.page_size % 16 == 0,
+                 "pages of K and V as codes must have a multiple of 16 tokens, got {}",
                  shape.page_size);
   if (shape.device.type != DeviceType::kCpu) {
     check_memory(
@@ -33,8 +33,8 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
     const std::initializer_list<int64_t> turned = {shape.num_pages, shape.num_kv_heads,
                                                    shape.head_dim, shape.page_size};
     layer.k = Tensor(shape.element(), upright, shape.device);
-    layer.v = Tensor(shape.element(), shape.f8 ? turned : upright, shape.device);
-    if (shape.f8) {
+    layer.v = Tensor(shape.element(), shape.codes ? turned : upright, shape.device);
+    if (shape.codes) {
       layer.k_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
       layer.v_scale = Tensor(DType::kF32, {shape.num_pages, shape.num_kv_heads}, shape.device);
     }
@@ -50,7 +50,7 @@ KvCache::KvCache(const KvCacheShape& shape) : shape_(shape) {
 
 int64_t kv_page_bytes(const KvCacheShape& shape) {
   const int64_t head_bytes = shape.page_size * shape.head_dim * dtype_bytes(shape.element()) +
-                             (shape.f8 ? dtype_bytes(DType::kF32) : 0);
+                             (shape.codes ? dtype_bytes(DType::kF32) : 0);
   return 2 * shape.num_layers * shape.num_kv_heads * head_bytes;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -16,7 +17,7 @@ namespace fovea {
 
 struct KvCacheShape {
   Device device = {};
-  DType dtype = DType::kBF16;  // of statistics, and of K and V unless f8
+  DType dtype = DType::kBF16;  // of statistics, and of K and V unless they are codes
   int64_t num_layers = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
@@ -24,11 +25,11 @@ struct KvCacheShape {
   int64_t num_pages = 0;
   int64_t num_witnesses = 0;
   bool with_stats = false;  // dense sequences need none
-  /// K and V are E4M3 with a scale for each page and head, see attention/append_kv.h.
-  bool f8 = false;
+  /// K and V are codes with a scale for each page and head, see attention/append_kv.h.
+  std::optional<DType> codes = {};
 
   /// Of K and V.
-  DType element() const { return f8 ? DType::kF8E4M3 : dtype; }
+  DType element() const { return codes.value_or(dtype); }
 };
 
 /// Bytes that one page of such a cache takes in all layers: of K and V, and of statistics.
@@ -46,7 +47,7 @@ class KvCache {
   explicit KvCache(const KvCacheShape& shape);
 
   const KvCacheShape& shape() const { return shape_; }
-  /// K and V of `layer`, without a page table; with the scales of f8.
+  /// K and V of `layer`, without a page table; with the scales of codes.
   KvView kv(int64_t layer) const;
   /// Statistics beside the pages of `layer`; empty views without with_stats.
   const BlockStatsView& stats(int64_t layer) const {
@@ -71,8 +72,8 @@ class KvCache {
 
  private:
   struct Layer {
-    Tensor k, v;              // [num_pages, num_kv_heads, page_size, head_dim]; V of f8 is turned
-    Tensor k_scale, v_scale;  // f32 [num_pages, num_kv_heads], f8 only
+    Tensor k, v;  // [num_pages, num_kv_heads, page_size, head_dim]; V of codes is turned
+    Tensor k_scale, v_scale;  // f32 [num_pages, num_kv_heads], of codes
     BlockStats stats;
   };
   struct Page {

@@ -27,7 +27,7 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
   plan.statistics =
       checked_mul(stats_page_bytes(question.cache), question.cache.num_pages, "statistics bytes");
   plan.chunk = Transformer::planned_bytes(config, question.compute_dtype, question.context,
-                                          question.attention.f8_kv, rows);
+                                          question.attention.kv_codes, rows);
   if (device.type == DeviceType::kCpu) return plan;
   RowScratchShape shape;
   shape.rows = rows;

@@ -42,7 +42,7 @@ KvCacheShape kv_cache_shape(const Model& model, const AttentionSettings& attenti
   shape.num_layers = config.num_layers;
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
-  shape.f8 = attention.f8_kv;
+  shape.codes = attention.kv_codes;
   if (attention.selector && attention.selector->method != SelectorMethod::kAll) {
     const SelectorSettings& settings = *attention.selector;
     shape.page_size = settings.block_size;
@@ -55,7 +55,7 @@ KvCacheShape kv_cache_shape(const Model& model, const AttentionSettings& attenti
 
 uint64_t root_page_key(const Model& model, const AttentionSettings& attention, bool sparse) {
   std::string text = fmt::format("{} {}", model.path(), dtype_name(model.compute_dtype()));
-  if (attention.f8_kv) text += " f8";
+  if (attention.kv_codes) text += fmt::format(" {}", dtype_name(*attention.kv_codes));
   if (sparse) {
     text += fmt::format(" {} {} {}", settings_text(*attention.selector),
                         fmt::join(attention.layer_budgets, ","), attention.periphery);

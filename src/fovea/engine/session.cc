@@ -106,12 +106,16 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   chunk_size = ceil_div(std::min(asked, max_len), block_size) * block_size;
 
   KvCacheShape shape = kv_cache_shape(*model, options.attention, max_len);
-  if (shape.f8 && shape.device.type != DeviceType::kCpu &&
-      (shape.head_dim != 128 || block_size % 128 != 0 || options.attention.periphery)) {
-    fail(ErrorCode::kUnsupported,
-         "K and V in f8e4m3 on a GPU need head_dim 128 (the model has {}), blocks of a multiple of "
-         "128 (got {}) and no periphery",
-         shape.head_dim, block_size);
+  check_argument(!shape.codes || is_code(*shape.codes), "kv_codes must be f8e4m3 or i8, got {}",
+                 dtype_name(shape.element()));
+  if (shape.codes && shape.device.type != DeviceType::kCpu &&
+      (*shape.codes != DType::kF8E4M3 || shape.head_dim != 128 || block_size % 128 != 0 ||
+       options.attention.periphery)) {
+    fail(
+        ErrorCode::kUnsupported,
+        "K and V as codes on a GPU must be f8e4m3 and need head_dim 128 (the model has {}), blocks "
+        "of a multiple of 128 (got {}) and no periphery",
+        shape.head_dim, block_size);
   }
   if (options.cache != nullptr) {
     cache = options.cache;
@@ -120,9 +124,8 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
                        given.num_layers == shape.num_layers &&
                        given.num_kv_heads == shape.num_kv_heads && given.head_dim == shape.head_dim,
                    "the cache is of another model");
-    check_argument(given.f8 == shape.f8, "the cache holds {}, the session wants {}",
-                   given.f8 ? "f8e4m3" : dtype_name(given.dtype),
-                   shape.f8 ? "f8e4m3" : dtype_name(shape.dtype));
+    check_argument(given.element() == shape.element(), "the cache holds {}, the session wants {}",
+                   dtype_name(given.element()), dtype_name(shape.element()));
     check_argument(given.page_size == block_size, "the cache has pages of {}, the selector {}",
                    given.page_size, block_size);
     check_argument(!selector || (given.with_stats && given.num_witnesses >= shape.num_witnesses),
@@ -285,7 +288,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
     check_prompt_memory(end, max_rows);
     grow_pages(end);
     if (transformer == nullptr || transformer->max_rows() < max_rows) {
-      transformer = std::make_unique<Transformer>(*model, max_rows, options.attention.f8_kv);
+      transformer = std::make_unique<Transformer>(*model, max_rows, options.attention.kv_codes);
     }
     transformer->reset_report();
 
@@ -398,7 +401,8 @@ std::span<const float> Session::decode(int32_t token) {
   const int64_t position = impl.length();
   impl.grow_pages(position + 1);
   if (impl.transformer == nullptr) {
-    impl.transformer = std::make_unique<Transformer>(*impl.model, 1, impl.options.attention.f8_kv);
+    impl.transformer =
+        std::make_unique<Transformer>(*impl.model, 1, impl.options.attention.kv_codes);
   }
   try {
     ForwardStep step;

@@ -32,11 +32,12 @@ struct AttentionSettings {
   /// -1 for the length at which the two were measured to cost the same. The selector's own
   /// min_sparse_len counts as well.
   int64_t min_sparse_len = -1;
-  /// Keys and values are kept, and queries read, as E4M3: K and V with a scale for each page and
-  /// head. A GPU then multiplies in f8e4m3; the CPU computes with the same numbers in its own type.
-  /// Blocks must be multiples of 16 tokens; on a GPU of 128, head_dim must be 128, and there is no
-  /// periphery.
-  bool f8_kv = false;
+  /// Keys and values are kept as these codes, with a scale for each page and head; empty: in the
+  /// model's type. f8e4m3: queries are rounded to it too, a GPU then multiplies in it, and the CPU
+  /// computes with the same numbers in its own type. i8, the CPU's only, rounds more finely: seven
+  /// bits below a page's largest number, where E4M3 has three below each. Blocks must be multiples
+  /// of 16 tokens; on a GPU of 128, head_dim must be 128, and there is no periphery.
+  std::optional<DType> kv_codes;
   /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
   /// of that length would be read sparsely; if not, it reads all keys.
   bool sparse_decode = false;

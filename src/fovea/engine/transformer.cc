@@ -90,7 +90,7 @@ double* sum_of(StepOp op, ForwardReport& report) {
 
 }  // namespace
 
-Transformer::Transformer(const Model& model, int64_t max_rows, bool f8_kv)
+Transformer::Transformer(const Model& model, int64_t max_rows, std::optional<DType> kv_codes)
     : model_(model),
       max_rows_(ceil_div(max_rows, kSlabRows) * kSlabRows),
       workers_(make_workers(model, max_rows_)),
@@ -102,13 +102,15 @@ Transformer::Transformer(const Model& model, int64_t max_rows, bool f8_kv)
   q_ = Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
   attended_ =
       Tensor(model.compute_dtype(), {max_rows_, config.num_q_heads, config.head_dim}, device);
-  if (f8_kv) {
+  if (kv_codes) {
     new_k_ =
         Tensor(model.compute_dtype(), {1, config.num_kv_heads, max_rows_, config.head_dim}, device);
     new_v_ =
         Tensor(model.compute_dtype(), {1, config.num_kv_heads, max_rows_, config.head_dim}, device);
-    rounded_q_ = Tensor(rounded_q_dtype(model.compute_dtype(), device),
-                        {max_rows_, config.num_q_heads, config.head_dim}, device);
+    if (kv_codes == DType::kF8E4M3) {
+      rounded_q_ = Tensor(rounded_q_dtype(model.compute_dtype(), device),
+                          {max_rows_, config.num_q_heads, config.head_dim}, device);
+    }
     zero_ = Tensor(DType::kI64, {1}, device);
   }
   rope_ = RopeTable(config.head_dim, config.rope_theta, config.rope_factors, device);
@@ -128,13 +130,16 @@ int64_t Transformer::activation_bytes() const {
 }
 
 int64_t Transformer::planned_bytes(const ModelConfig& config, DType compute_dtype,
-                                   const Context& context, bool f8_kv, int64_t max_rows) {
+                                   const Context& context, std::optional<DType> kv_codes,
+                                   int64_t max_rows) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
-  const int64_t f8_bytes = 2 * kv_dim * dtype_bytes(compute_dtype) +
-                           q_dim * dtype_bytes(rounded_q_dtype(compute_dtype, context.device));
+  int64_t code_bytes = kv_codes ? 2 * kv_dim * dtype_bytes(compute_dtype) : 0;  // K, V, queries
+  if (kv_codes == DType::kF8E4M3) {
+    code_bytes += q_dim * dtype_bytes(rounded_q_dtype(compute_dtype, context.device));
+  }
   const int64_t per_row =
-      (f8_kv ? f8_bytes : 0) + config.model_dim * dtype_bytes(DType::kF32) +
+      code_bytes + config.model_dim * dtype_bytes(DType::kF32) +
       2 * q_dim * dtype_bytes(compute_dtype) +
       config.head_dim * dtype_bytes(DType::kF32) * (config.sliding_window > 0 ? 2 : 1);
   return checked_add(checked_mul(max_rows, per_row, "activation bytes"),

@@ -58,8 +58,8 @@ struct ForwardReport {
 /// Holds the buffers of a step and computes it, on the model's device.
 class Transformer {
  public:
-  /// With `f8_kv`, the steps' caches are f8.
-  Transformer(const Model& model, int64_t max_rows, bool f8_kv = false);
+  /// With `kv_codes`, the steps' caches hold them.
+  Transformer(const Model& model, int64_t max_rows, std::optional<DType> kv_codes = {});
   ~Transformer();
 
   /// Runs all layers; writes K and V into the pages; for decode computes the row's logits as well.
@@ -85,7 +85,8 @@ class Transformer {
   int64_t activation_bytes() const;
   /// What activation_bytes() will be for steps of up to `max_rows`, a multiple of kSlabRows.
   static int64_t planned_bytes(const ModelConfig& config, DType compute_dtype,
-                               const Context& context, bool f8_kv, int64_t max_rows);
+                               const Context& context, std::optional<DType> kv_codes,
+                               int64_t max_rows);
 
  private:
   void run_layers(const ForwardStep& step);

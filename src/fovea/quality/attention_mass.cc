@@ -5,7 +5,7 @@
 #include <limits>
 #include <span>
 
-#include "fovea/attention/f8_pages.h"
+#include "fovea/attention/code_pages.h"
 #include "fovea/tensor/bfloat16.h"
 
 namespace fovea::quality {
@@ -46,17 +46,17 @@ class QueryBlock {
     const int64_t begin = params_.kv.page_table[page] * k.stride[0] + kv_head_ * k.stride[1];
     const int64_t count = std::min(page_size_, num_keys() - page * page_size_);
     std::fill(keys_.begin(), keys_.end(), 0.0f);
-    const bool is_f8 = k.dtype == DType::kF8E4M3;
-    if (is_f8) {
+    const bool holds_codes = params_.kv.holds_codes();
+    if (holds_codes) {
       numbers_.resize(keys_.size());
-      read_f8_keys(params_.kv, params_.kv.page_table[page], kv_head_, 0, count,
+      read_code_keys(params_.kv, params_.kv.page_table[page], kv_head_, 0, count,
                    {DType::kF32, reinterpret_cast<std::byte*>(numbers_.data()),
                     head_dim_ * dtype_bytes(DType::kF32)});
     }
     for (int64_t t = 0; t < count; ++t) {
       for (int64_t c = 0; c < head_dim_; ++c) {
         keys_[static_cast<size_t>(c * page_size_ + t)] =
-            is_f8 ? numbers_[static_cast<size_t>(t * head_dim_ + c)]
+            holds_codes ? numbers_[static_cast<size_t>(t * head_dim_ + c)]
                   : read(k, begin + t * k.stride[2] + c);
       }
     }

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "fovea/attention/f8_pages.h"
+#include "fovea/attention/code_pages.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/base/error.h"
 #include "fovea/base/parallel.h"
@@ -64,11 +64,11 @@ void check_q_and_kv(const SelectorParams& params, const Context& context) {
                  q.describe());
   const KvView& kv = params.kv;
   check_argument(kv.page_size >= 0, "page_size must not be negative, got {}", kv.page_size);
-  // `oracle` and the lab read keys: in f8 only those of the CPU's pages, see widen_keys().
-  const bool is_f8 =
-      kv.k.dtype == DType::kF8E4M3 &&
+  // `oracle` and the lab read keys: of codes only those of the CPU's pages, see widen_keys().
+  const bool holds_codes =
+      kv.holds_codes() &&
       (!reads_keys(params.settings) || (kv.is_paged() && context.device.type == DeviceType::kCpu));
-  check_tensor(kv.k, "k", is_f8 ? DType::kF8E4M3 : q.dtype, kv.is_paged() ? 4 : 3, context);
+  check_tensor(kv.k, "k", holds_codes ? kv.k.dtype : q.dtype, kv.is_paged() ? 4 : 3, context);
   check_argument(kv.head_dim() == q.shape[2], "k must have the head_dim of q, {}, got {}",
                  q.shape[2], kv.head_dim());
   check_argument(kv.num_kv_heads() > 0 && q.shape[1] % kv.num_kv_heads() == 0,
@@ -174,7 +174,7 @@ void check_block_offsets(const SelectorParams& params) {
   }
 }
 
-// K of the batch's pages out of f8e4m3, as numbers of q's type in pages of the same numbers.
+// K of the batch's pages out of codes, as numbers of q's type in pages of the same numbers.
 Tensor widen_keys(const SelectorParams& params, const Context& context) {
   const KvView& kv = params.kv;
   const int64_t row_bytes = kv.head_dim() * dtype_bytes(params.q.dtype);
@@ -186,7 +186,7 @@ Tensor widen_keys(const SelectorParams& params, const Context& context) {
       const int64_t page = pages[task / kv.num_kv_heads()], head = task % kv.num_kv_heads();
       std::byte* const to =
           keys.as<std::byte>() + (page * kv.num_kv_heads() + head) * kv.page_size * row_bytes;
-      read_f8_keys(kv, page, head, 0, kv.page_size, {params.q.dtype, to, row_bytes});
+      read_code_keys(kv, page, head, 0, kv.page_size, {params.q.dtype, to, row_bytes});
     });
   }
   return keys;
@@ -238,7 +238,7 @@ void check_selector_params(const SelectorParams& params, const Context& context)
 void select_blocks(const SelectorParams& params, const Context& context,
                    BlockSelection& selection) {
   check_selector_params(params, context);
-  if (params.kv.k.dtype == DType::kF8E4M3 && context.device.type == DeviceType::kCpu &&
+  if (params.kv.holds_codes() && context.device.type == DeviceType::kCpu &&
       reads_keys(params.settings)) {
     const Tensor keys = widen_keys(params, context);
     SelectorParams widened = params;

@@ -1,6 +1,6 @@
 #include "fovea/selector/block_stats.h"
 
-#include "fovea/attention/f8_pages.h"
+#include "fovea/attention/code_pages.h"
 #include "fovea/attention/quantize_kv.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/base/cpu_features.h"
@@ -85,16 +85,16 @@ void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int
   const int64_t block_size = stats.block_size;
   check_argument(context.device.type == DeviceType::kCpu,
                  "this build has block statistics on the CPU only");
-  const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
-  check_argument(kv.k.dtype == DType::kF32 || kv.k.dtype == DType::kBF16 || is_f8,
-                 "k must be f32, bf16 or f8e4m3, got {}", kv.k.describe());
-  if (is_f8) check_f8_pages(kv);
+  const bool holds_codes = kv.holds_codes();
+  check_argument(kv.k.dtype == DType::kF32 || kv.k.dtype == DType::kBF16 || holds_codes,
+                 "k must be f32, bf16, f8e4m3 or i8, got {}", kv.k.describe());
+  if (holds_codes) check_code_pages(kv);
   const int32_t rank = kv.is_paged() ? 4 : 3;
   const auto last = static_cast<size_t>(rank - 1);
   check_argument(!kv.k.empty() && kv.k.rank == rank && kv.k.stride[last] == 1,
                  "k must have {} axes, the last of stride 1, got {}", rank, kv.k.describe());
   check_argument(!kv.v.empty() && kv.v.dtype == kv.k.dtype && kv.v.rank == rank &&
-                     (is_f8 || kv.v.shape == kv.k.shape) && kv.v.stride[last] == 1,
+                     (holds_codes || kv.v.shape == kv.k.shape) && kv.v.stride[last] == 1,
                  "v must be like k, {}, got {}", kv.k.describe(), kv.v.describe());
   check_argument(!kv.is_paged() || kv.k.shape[2] == kv.page_size,
                  "pages of k must have {} slots, got {}", kv.page_size, kv.k.describe());
@@ -112,7 +112,7 @@ void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int
                  "num_witnesses must be in 0 ... {} and below block_size, got {}", kMaxWitnesses,
                  stats.num_witnesses);
   const int64_t entries = stats.centroid.shape[0];
-  const DType dtype = is_f8 ? stats.centroid.dtype : kv.k.dtype;
+  const DType dtype = holds_codes ? stats.centroid.dtype : kv.k.dtype;
   check_argument(dtype == DType::kF32 || dtype == DType::kBF16,
                  "stats.centroid must be f32 or bf16, got {}", stats.centroid.describe());
   check_stats_tensor(stats.centroid, "stats.centroid", dtype, entries, num_kv_heads, head_dim);
@@ -149,7 +149,7 @@ void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int
   std::vector<float> scratch(static_cast<size_t>(num_threads * block_size));
   const int64_t row_axis = kv.is_paged() ? 2 : 0;
   const int64_t row_bytes = head_dim * dtype_bytes(dtype);
-  const int64_t numbers_bytes = is_f8 ? 2 * block_size * row_bytes : 0;  // of a page of codes
+  const int64_t numbers_bytes = holds_codes ? 2 * block_size * row_bytes : 0;  // of a page of codes
   std::vector<std::byte> numbers(static_cast<size_t>(num_threads * numbers_bytes));
   parallel_for(context, (end_block - first_block) * num_kv_heads, [&](int64_t t, int32_t thread) {
     const int64_t block = first_block + t / num_kv_heads, head = t % num_kv_heads;
@@ -161,11 +161,11 @@ void compute_block_stats(const KvView& kv, int64_t seq, int64_t first_block, int
     task.block_size = block_size;
     task.head_dim = head_dim;
     task.num_witnesses = stats.num_witnesses;
-    if (is_f8) {
+    if (holds_codes) {
       std::byte* const keys = numbers.data() + thread * numbers_bytes;
       std::byte* const values = keys + block_size * row_bytes;
-      read_f8_keys(kv, entry, head, 0, block_size, {dtype, keys, row_bytes});
-      read_f8_values(kv, entry, head, 0, block_size, {dtype, values, row_bytes});
+      read_code_keys(kv, entry, head, 0, block_size, {dtype, keys, row_bytes});
+      read_code_values(kv, entry, head, 0, block_size, {dtype, values, row_bytes});
       task.keys = keys;
       task.values = values;
       task.key_stride = task.value_stride = head_dim;

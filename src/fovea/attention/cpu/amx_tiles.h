@@ -11,6 +11,28 @@ namespace {
 // The tile intrinsics do not tell the compiler which memory they read and write.
 inline void memory_barrier(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
 
+/// Four vectors of 16 elements of 32 bits, turned: element i of all four goes to to(i).
+template <class To>
+inline void store_turned(const __m512i* rows, const To& to) {
+  const __m512i low_a = _mm512_unpacklo_epi32(rows[0], rows[1]);
+  const __m512i low_b = _mm512_unpacklo_epi32(rows[2], rows[3]);
+  const __m512i high_a = _mm512_unpackhi_epi32(rows[0], rows[1]);
+  const __m512i high_b = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  // Lane l of turned[j] is element 4 l + j.
+  const __m512i turned[4] = {
+      _mm512_unpacklo_epi64(low_a, low_b), _mm512_unpackhi_epi64(low_a, low_b),
+      _mm512_unpacklo_epi64(high_a, high_b), _mm512_unpackhi_epi64(high_a, high_b)};
+  for (int j = 0; j < 4; ++j) {
+    const auto store = [&](int64_t i, __m128i lane) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(to(i)), lane);
+    };
+    store(j, _mm512_extracti32x4_epi32(turned[j], 0));
+    store(4 + j, _mm512_extracti32x4_epi32(turned[j], 1));
+    store(8 + j, _mm512_extracti32x4_epi32(turned[j], 2));
+    store(12 + j, _mm512_extracti32x4_epi32(turned[j], 3));
+  }
+}
+
 /// Eight tiles of 16 rows x 64 bytes. What another library had configured comes back afterwards.
 class TileSession {
  public:

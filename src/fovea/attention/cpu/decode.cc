@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "fovea/attention/code_pages.h"
 #include "fovea/attention/cpu/rows.h"
 #include "fovea/attention/cpu/scratch.h"
 #include "fovea/attention/cpu/value_skips.h"
-#include "fovea/attention/f8_pages.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 
@@ -211,8 +211,8 @@ class Decode {
 
   bool can_multiply_codes() const {
     const KvView& kv = params_.kv;
-    return kernel_.code_weights != nullptr && kv.k.dtype == DType::kF8E4M3 &&
-           params_.q.dtype == DType::kBF16 && kv.page_size % kGroupKeys == 0;
+    return kernel_.code_weights != nullptr && kv.holds_codes() && params_.q.dtype == DType::kBF16 &&
+           kv.page_size % (kv.k.dtype == DType::kI8 ? kUnitKeys : kGroupKeys) == 0;
   }
 
   CodeGroup group_at(const Unit& unit, int64_t first_key) const {
@@ -225,8 +225,8 @@ class Decode {
         kv.v, page * kv.v.stride[0] + unit.kv_head * kv.v.stride[1] + first_key % kv.page_size);
     group.k_stride = kv.k.stride[2];
     group.v_stride = kv.v.stride[2];
-    group.k_scale = f8_scale(kv.k_scale, page, unit.kv_head);
-    group.v_scale = f8_scale(kv.v_scale, page, unit.kv_head);
+    group.k_scale = code_scale(kv.k_scale, page, unit.kv_head);
+    group.v_scale = code_scale(kv.v_scale, page, unit.kv_head);
     return group;
   }
 
@@ -298,22 +298,23 @@ class Decode {
       }
       if (num % (kUnitKeys / kGroupKeys) != 0) codes_[num] = codes_[num - 1];
       job_.codes = codes_;
+      job_.codes_are_i8 = decode_.params_.kv.k.dtype == DType::kI8;
     }
 
-    // Rows of `view`, which is K or V, in the type of q: where they lie or, out of f8e4m3, in
+    // Rows of `view`, which is K or V, in the type of q: where they lie or, out of codes, in
     // numbers_. Keys before the split's own, which nobody sees, read as its first.
     void list_rows(const TensorView& view, const std::byte** rows) {
       const KvView& kv = decode_.params_.kv;
       const Unit& unit = *split_.unit;
       const int64_t num_before = split_.first_key - split_.first_shown();
-      if (kv.k.dtype == DType::kF8E4M3) {
+      if (kv.holds_codes()) {
         const DType dtype = decode_.params_.q.dtype;
         const int64_t row_bytes = job_.head_dim * dtype_bytes(dtype);
         numbers_.emplace(split_.num_keys * row_bytes);
         std::byte* const numbers = numbers_->data();
         const bool is_key = &view == &kv.k;
-        read_f8_rows(kv, unit.sequence, unit.kv_head, split_.first_key, split_.num_keys, dtype,
-                     is_key ? numbers : nullptr, is_key ? nullptr : numbers);
+        read_code_rows(kv, unit.sequence, unit.kv_head, split_.first_key, split_.num_keys, dtype,
+                       is_key ? numbers : nullptr, is_key ? nullptr : numbers);
         for (int64_t i = 0; i < split_.num_keys; ++i) {
           rows[num_before + i] = numbers + i * row_bytes;
         }

@@ -7,10 +7,10 @@
 #include <deque>
 #include <vector>
 
+#include "fovea/attention/code_pages.h"
 #include "fovea/attention/cpu/decode.h"
 #include "fovea/attention/cpu/rows.h"
 #include "fovea/attention/cpu/scratch.h"
-#include "fovea/attention/f8_pages.h"
 #include "fovea/base/parallel.h"
 #include "fovea/tensor/bfloat16.h"
 
@@ -224,11 +224,11 @@ class Prefill {
     const int64_t first_key = group * kGroupKeys;
     job.num_keys = static_cast<int32_t>(std::min(kGroupKeys, source.num_keys - first_key));
     alignas(64) std::byte numbers[2 * kGroupKeys * kMaxRowBytes];
-    if (params_.kv.k.dtype == DType::kF8E4M3 && &source == &unit.keys) {
+    if (params_.kv.holds_codes() && &source == &unit.keys) {
       const int64_t row_bytes = job.head_dim * dtype_bytes(params_.q.dtype);
       std::byte* const values = numbers + job.num_keys * row_bytes;
-      read_f8_rows(params_.kv, unit.sequence, unit.kv_head, first_key, job.num_keys,
-                   params_.q.dtype, numbers, values);
+      read_code_rows(params_.kv, unit.sequence, unit.kv_head, first_key, job.num_keys,
+                     params_.q.dtype, numbers, values);
       for (int64_t t = 0; t < job.num_keys; ++t) {
         job.k[t] = numbers + t * row_bytes;
         job.v[t] = values + t * row_bytes;
@@ -447,12 +447,12 @@ class Prefill {
   const std::byte* readable_value(const Unit& unit, const Source& source, int64_t key,
                                   std::byte* numbers) const {
     const KvView& kv = params_.kv;
-    if (kv.k.dtype != DType::kF8E4M3 || &source == &unit.means) {
+    if (!kv.holds_codes() || &source == &unit.means) {
       return source_row(unit, source, true, key);
     }
     const int64_t page = kv.page_table[unit.sequence * kv.page_table_stride + key / kv.page_size];
-    read_f8_values(kv, page, unit.kv_head, key % kv.page_size, 1,
-                   {params_.q.dtype, numbers, kMaxRowBytes});
+    read_code_values(kv, page, unit.kv_head, key % kv.page_size, 1,
+                     {params_.q.dtype, numbers, kMaxRowBytes});
     return numbers;
   }
 

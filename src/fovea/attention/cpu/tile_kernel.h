@@ -53,8 +53,8 @@ struct PackJob {
   const std::byte* v[kGroupKeys];
 };
 
-/// kGroupKeys keys and values of f8e4m3 in one page: rows of K k_stride bytes apart, V turned, its
-/// channels v_stride bytes apart.
+/// kGroupKeys keys and values that are codes in one page: rows of K k_stride bytes apart, V turned,
+/// its channels v_stride bytes apart.
 struct CodeGroup {
   const std::byte *k, *v;
   int64_t k_stride, v_stride;
@@ -76,6 +76,7 @@ struct DecodeJob {
   /// In place of k and v: groups of all units that hold keys; those past the last key are read, to
   /// no effect.
   const CodeGroup* codes = nullptr;
+  bool codes_are_i8 = false;       // else f8e4m3
   const int32_t* begin = nullptr;  // [num_rows]: row r sees keys [begin[r], end[r]) of these
   const int32_t* end = nullptr;
   /// [num_rows, kSplitKeys] in room for padded_decode_rows(): exp(softmax_scale * (q.k - max)), 0
@@ -108,8 +109,9 @@ struct TileKernel {
   void (*attend)(const TileJob& job, std::byte* scratch);
   void (*decode_weights)(const DecodeJob& job);
   void (*decode_values)(const DecodeJob& job);
-  /// The same for queries of bf16 and keys of f8e4m3; null where there is nothing better than
-  /// widening them first. A value of NaN reaches all rows, whatever their weights.
+  /// The same for queries of bf16 and keys that are codes, of i8 in pages of whole units; null
+  /// where there is nothing better than widening them first. A value of NaN reaches all rows,
+  /// whatever their weights.
   void (*code_weights)(const DecodeJob& job) = nullptr;
   void (*code_values)(const DecodeJob& job) = nullptr;
 };

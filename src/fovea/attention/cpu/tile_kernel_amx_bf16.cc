@@ -3,7 +3,8 @@
 // K rows are tiles of the left operand as they are; Q^T and P^T in pairs are tiles of the right
 // operand; V is packed transposed, [head_dim, 32 keys], for the left one.
 #include "fovea/attention/cpu/bf16_layout.h"
-#include "fovea/attention/cpu/decode_codes.h"
+#include "fovea/attention/cpu/decode_f8.h"
+#include "fovea/attention/cpu/decode_i8.h"
 
 namespace fovea::cpu {
 namespace {
@@ -164,8 +165,12 @@ struct AmxBf16Isa {
 const TileKernel& amx_bf16_tile_kernel() {
   static const TileKernel kernel = [] {
     TileKernel with_codes = make_tile_kernel<AmxBf16Isa>();
-    with_codes.code_weights = [](const DecodeJob& job) { DecodeCodes(job).weigh(); };
-    with_codes.code_values = [](const DecodeJob& job) { DecodeCodes(job).add_values(); };
+    with_codes.code_weights = [](const DecodeJob& job) {
+      job.codes_are_i8 ? DecodeI8(job).weigh() : DecodeF8(job).weigh();
+    };
+    with_codes.code_values = [](const DecodeJob& job) {
+      job.codes_are_i8 ? DecodeI8(job).add_values() : DecodeF8(job).add_values();
+    };
     return with_codes;
   }();
   return kernel;

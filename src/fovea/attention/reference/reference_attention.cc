@@ -15,6 +15,7 @@ namespace {
 double load(const TensorView& view, int64_t offset) {
   if (view.dtype == DType::kF32) return view.as<const float>()[offset];
   if (view.dtype == DType::kF8E4M3) return to_float(view.as<const Float8E4M3>()[offset]);
+  if (view.dtype == DType::kI8) return view.as<const int8_t>()[offset];
   return to_float(view.as<const BFloat16>()[offset]);
 }
 
@@ -123,7 +124,7 @@ class Row {
     const double dot =
         logit(kv.k, page * kv.k.stride[0] + kv_head_ * kv.k.stride[1] + slot * kv.k.stride[2]);
     const int64_t v_offset = page * kv.v.stride[0] + kv_head_ * kv.v.stride[1];
-    if (kv.k.dtype == DType::kF8E4M3) {
+    if (kv.holds_codes()) {
       terms_.push_back({dot * scale_of(kv.k_scale, page), &kv.v, v_offset + f8_value_slot(slot),
                         kv.v.stride[2], scale_of(kv.v_scale, page)});
     } else {

@@ -31,7 +31,7 @@ void compute_block_stats_cuda(const KvView& kv, int64_t seq, int64_t first_block
   const int64_t head_dim = kv.head_dim(), num_kv_heads = kv.num_kv_heads();
   const bool is_f8 = kv.k.dtype == DType::kF8E4M3;
   if (is_f8) {
-    check_f8_pages(kv);
+    check_code_pages(kv);
   } else {
     check_argument(
         kv.v.dtype == kv.k.dtype && kv.v.shape == kv.k.shape && kv.v.stride == kv.k.stride,

@@ -56,14 +56,14 @@ class CodeWidener {
                             _mm512_loadu_si512(kMagnitudes.high + 64)};
 };
 
-class DecodeCodes {
+class DecodeF8 {
   static constexpr int64_t kTileBytes = 1024;  // 16 rows of 64
   static constexpr int64_t kVectorCodes = 64;
   static constexpr int64_t kMaxHeadDim = 256;
   static_assert(kUnitKeys == kVectorCodes && kMaxDecodeRows <= 16);
 
  public:
-  explicit DecodeCodes(const DecodeJob& job) : job_(job) {}
+  explicit DecodeF8(const DecodeJob& job) : job_(job) {}
 
   void weigh() {
     load_queries();
@@ -216,21 +216,11 @@ class DecodeCodes {
           rows[i] = (__m512i)_mm512_cvtne2ps_pbh(Avx512Simd::load(weights + 16) * scale,
                                                  Avx512Simd::load(weights) * scale);
         }
-        const __m512i low_a = _mm512_unpacklo_epi32(rows[0], rows[1]);
-        const __m512i low_b = _mm512_unpacklo_epi32(rows[2], rows[3]);
-        const __m512i high_a = _mm512_unpackhi_epi32(rows[0], rows[1]);
-        const __m512i high_b = _mm512_unpackhi_epi32(rows[2], rows[3]);
-        // Lane l of turned[j] is pair 4 l + j of the 16.
-        alignas(64) __m512i turned[4] = {
-            _mm512_unpacklo_epi64(low_a, low_b), _mm512_unpackhi_epi64(low_a, low_b),
-            _mm512_unpacklo_epi64(high_a, high_b), _mm512_unpackhi_epi64(high_a, high_b)};
-        for (int64_t pair = 0; pair < 16; ++pair) {
+        store_turned(rows, [&](int64_t pair) {
           const int64_t p = pair % 8;
           std::byte* const tile = tiles + (p / 2 % 2) * kTileBytes;
-          const int64_t row = (2 * half + pair / 8) * 4 + p % 2 * 2 + p / 4;
-          std::memcpy(row_of(tile, row) + 4 * r,
-                      reinterpret_cast<const std::byte*>(&turned[pair % 4]) + 16 * (pair / 4), 16);
-        }
+          return row_of(tile, (2 * half + pair / 8) * 4 + p % 2 * 2 + p / 4) + 4 * r;
+        });
       }
     }
   }

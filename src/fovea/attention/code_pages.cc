@@ -1,4 +1,4 @@
-#include "fovea/attention/f8_pages.h"
+#include "fovea/attention/code_pages.h"
 
 #include <algorithm>
 #include <array>
@@ -12,10 +12,13 @@ namespace {
 
 /// What each code means under a scale: pages have thousands of codes and one scale.
 template <typename T>
-std::array<T, 256> numbers_of(float scale) {
+std::array<T, 256> numbers_of(DType dtype, float scale) {
   std::array<T, 256> numbers;
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const float number = to_float(Float8E4M3{static_cast<uint8_t>(i)}) * scale;
+    const auto bits = static_cast<uint8_t>(i);
+    const float code = dtype == DType::kI8 ? static_cast<float>(static_cast<int8_t>(bits))
+                                           : to_float(Float8E4M3{bits});
+    const float number = code * scale;
     if constexpr (std::is_same_v<T, float>) {
       numbers[i] = number;
     } else {
@@ -33,22 +36,23 @@ void with_type(DType dtype, const Body& body) {
 }
 
 template <typename T>
-T* row_of(const F8Rows& to, int64_t i) {
+T* row_of(const CodeRows& to, int64_t i) {
   return reinterpret_cast<T*>(to.data + i * to.row_bytes);
 }
 
 }  // namespace
 
-float f8_scale(const TensorView& kv_scale, int64_t page, int64_t kv_head) {
+float code_scale(const TensorView& kv_scale, int64_t page, int64_t kv_head) {
   if (kv_scale.empty()) return 1;
   return kv_scale.as<const float>()[(kv_scale.rank == 2 ? page * kv_scale.stride[0] : 0) + kv_head];
 }
 
-void read_f8_keys(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
-                  const F8Rows& to) {
+void read_code_keys(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
+                    const CodeRows& to) {
   const int64_t head_dim = kv.head_dim();
   with_type(to.dtype, [&]<typename T>(T) {
-    const std::array<T, 256> numbers = numbers_of<T>(f8_scale(kv.k_scale, page, kv_head));
+    const std::array<T, 256> numbers =
+        numbers_of<T>(kv.k.dtype, code_scale(kv.k_scale, page, kv_head));
     for (int64_t i = 0; i < count; ++i) {
       const uint8_t* const codes = kv.k.as<const uint8_t>() + page * kv.k.stride[0] +
                                    kv_head * kv.k.stride[1] + (first + i) * kv.k.stride[2];
@@ -58,13 +62,14 @@ void read_f8_keys(const KvView& kv, int64_t page, int64_t kv_head, int64_t first
   });
 }
 
-void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
-                    const F8Rows& to) {
+void read_code_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t first, int64_t count,
+                      const CodeRows& to) {
   const int64_t head_dim = kv.head_dim();
   const uint8_t* const codes =
       kv.v.as<const uint8_t>() + page * kv.v.stride[0] + kv_head * kv.v.stride[1];
   with_type(to.dtype, [&]<typename T>(T) {
-    const std::array<T, 256> numbers = numbers_of<T>(f8_scale(kv.v_scale, page, kv_head));
+    const std::array<T, 256> numbers =
+        numbers_of<T>(kv.v.dtype, code_scale(kv.v_scale, page, kv_head));
     // Few tokens at a time: their codes lie side by side, their rows stay in the cache.
     constexpr int64_t kStep = 16;
     for (int64_t i = 0; i < count; i += kStep) {
@@ -79,18 +84,18 @@ void read_f8_values(const KvView& kv, int64_t page, int64_t kv_head, int64_t fir
   });
 }
 
-void read_f8_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t first, int64_t count,
-                  DType dtype, std::byte* keys, std::byte* values) {
+void read_code_rows(const KvView& kv, int64_t sequence, int64_t kv_head, int64_t first,
+                    int64_t count, DType dtype, std::byte* keys, std::byte* values) {
   const int64_t row_bytes = kv.head_dim() * dtype_bytes(dtype);
   const int32_t* const pages = kv.page_table + sequence * kv.page_table_stride;
   for (int64_t i = 0, num = 0; i < count; i += num) {
     const int64_t page = pages[(first + i) / kv.page_size], slot = (first + i) % kv.page_size;
     num = std::min(count - i, kv.page_size - slot);
     if (keys != nullptr) {
-      read_f8_keys(kv, page, kv_head, slot, num, {dtype, keys + i * row_bytes, row_bytes});
+      read_code_keys(kv, page, kv_head, slot, num, {dtype, keys + i * row_bytes, row_bytes});
     }
     if (values != nullptr) {
-      read_f8_values(kv, page, kv_head, slot, num, {dtype, values + i * row_bytes, row_bytes});
+      read_code_values(kv, page, kv_head, slot, num, {dtype, values + i * row_bytes, row_bytes});
     }
   }
 }
