@@ -50,14 +50,14 @@ class QueryBlock {
     if (holds_codes) {
       numbers_.resize(keys_.size());
       read_code_keys(params_.kv, params_.kv.page_table[page], kv_head_, 0, count,
-                   {DType::kF32, reinterpret_cast<std::byte*>(numbers_.data()),
-                    head_dim_ * dtype_bytes(DType::kF32)});
+                     {DType::kF32, reinterpret_cast<std::byte*>(numbers_.data()),
+                      head_dim_ * dtype_bytes(DType::kF32)});
     }
     for (int64_t t = 0; t < count; ++t) {
       for (int64_t c = 0; c < head_dim_; ++c) {
         keys_[static_cast<size_t>(c * page_size_ + t)] =
             holds_codes ? numbers_[static_cast<size_t>(t * head_dim_ + c)]
-                  : read(k, begin + t * k.stride[2] + c);
+                        : read(k, begin + t * k.stride[2] + c);
       }
     }
   }
