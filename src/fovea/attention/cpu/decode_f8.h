@@ -98,19 +98,8 @@ class DecodeF8 {
     std::memset(right_, 0, static_cast<size_t>(2 * kTileBytes * num_units));
     for (int i = 0; i < num_units; ++i) turn_weights(units[i], right_ + 2 * kTileBytes * i);
     for (int64_t d = 0; d < job_.head_dim; d += 64) {
-      switch ((job_.head_dim - d) / 16) {
-        case 1:
-          multiply_values<1>(units, num_units, d);
-          break;
-        case 2:
-          multiply_values<2>(units, num_units, d);
-          break;
-        case 3:
-          multiply_values<3>(units, num_units, d);
-          break;
-        default:
-          multiply_values<4>(units, num_units, d);
-      }
+      with_up_to_4((job_.head_dim - d) / 16,
+                   [&]<int kTiles>() { multiply_values<kTiles>(units, num_units, d); });
     }
   }
 

@@ -60,19 +60,8 @@ class DecodeI8 {
       }
       const float number = largest_scale / kLargestWeight;  // of a product's unit
       for (int64_t d = 0; d < job_.head_dim; d += 64) {
-        switch ((job_.head_dim - d) / 16) {
-          case 1:
-            multiply_values<1>(units, num_units, d, number);
-            break;
-          case 2:
-            multiply_values<2>(units, num_units, d, number);
-            break;
-          case 3:
-            multiply_values<3>(units, num_units, d, number);
-            break;
-          default:
-            multiply_values<4>(units, num_units, d, number);
-        }
+        with_up_to_4((job_.head_dim - d) / 16,
+                     [&]<int kTiles>() { multiply_values<kTiles>(units, num_units, d, number); });
       }
     }
   }

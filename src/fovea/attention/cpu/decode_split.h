@@ -12,6 +12,21 @@
 namespace fovea::cpu {
 namespace {
 
+/// Calls `work` with `number`, from 1 on, as a constant; with 4 for all above.
+template <class Work>
+inline void with_up_to_4(int64_t number, const Work& work) {
+  switch (number) {
+    case 1:
+      return work.template operator()<1>();
+    case 2:
+      return work.template operator()<2>();
+    case 3:
+      return work.template operator()<3>();
+    default:
+      return work.template operator()<4>();
+  }
+}
+
 /// Turns row r of job.weights from q.k (of codes: over the scale of their group) into weights, with
 /// their maximum and sums. Weights up to a whole unit are zeros.
 template <class Simd>
@@ -74,19 +89,7 @@ class DecodeSplit {
       }
     }
     for (int r = 0; r < job_.num_rows; r += kMaxRows) {
-      switch (job_.num_rows - r) {
-        case 1:
-          add_logits<1>(r);
-          break;
-        case 2:
-          add_logits<2>(r);
-          break;
-        case 3:
-          add_logits<3>(r);
-          break;
-        default:
-          add_logits<4>(r);
-      }
+      with_up_to_4(job_.num_rows - r, [&]<int kNumRows>() { add_logits<kNumRows>(r); });
     }
     for (int r = 0; r < job_.num_rows; ++r) weigh_logits<Simd>(job_, r);
   }
@@ -151,19 +154,8 @@ class DecodeSplit {
     if (first_common >= end_common) first_common = end_common = first;
     for (int32_t t = first; t < first_common; ++t) add_value(t);
     for (int r = 0; r < job_.num_rows; r += kMaxRows) {
-      switch (job_.num_rows - r) {
-        case 1:
-          add_values<1>(r, first_common, end_common);
-          break;
-        case 2:
-          add_values<2>(r, first_common, end_common);
-          break;
-        case 3:
-          add_values<3>(r, first_common, end_common);
-          break;
-        default:
-          add_values<4>(r, first_common, end_common);
-      }
+      with_up_to_4(job_.num_rows - r,
+                   [&]<int kNumRows>() { add_values<kNumRows>(r, first_common, end_common); });
     }
     for (int32_t t = end_common; t < end; ++t) add_value(t);
   }
