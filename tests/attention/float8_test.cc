@@ -11,6 +11,7 @@
 
 #include "fovea/attention/quantize_kv.h"
 #include "fovea/attention/reference/reference_attention.h"
+#include "tests/attention/backends_agree.h"
 #include "tests/cases/float8_case.h"
 #include "tests/cases/tolerances.h"
 
@@ -63,18 +64,7 @@ TEST(Float8Attention, EveryBackendReadsCodesUnderWiderQueries) {
     const Float8Data codes(source, scales);
     AttentionData data(shape, dtype, 7);
     data.params().kv = codes.params().kv;
-    ASSERT_NO_THROW(check_attention_params(data.params(), {}));
-    reference_attention_backend().run(data.params(), {});
-    const std::vector<float> out = data.out(), lse = data.lse();
-    for (const AttentionBackend* backend : attention_backends()) {
-      if (!backend->why_unsupported(data.params(), {}).empty()) continue;
-      SCOPED_TRACE(fmt::format("{}, {}, {}", shape.name, dtype_name(dtype), backend->name()));
-      data.poison();
-      backend->run(data.params(), {});
-      EXPECT_EQ(cases::difference(data.out(), out, cases::output_tolerance(dtype)), "");
-      EXPECT_EQ(cases::difference(data.lse(), lse, {1.0, cases::kLseTolerance}), "");
-      EXPECT_TRUE(data.is_untouched());
-    }
+    expect_backends_agree(data, shape.name);
   }
 }
 

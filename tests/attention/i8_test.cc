@@ -6,12 +6,8 @@
 #include <cstring>
 
 #include "fovea/attention/append_kv.h"
-#include "fovea/attention/attention.h"
-#include "fovea/attention/code_pages.h"
-#include "fovea/attention/reference/reference_attention.h"
-#include "tests/cases/attention_cases.h"
+#include "tests/attention/backends_agree.h"
 #include "tests/cases/float8_case.h"
-#include "tests/cases/tolerances.h"
 
 namespace fovea {
 namespace {
@@ -78,18 +74,7 @@ TEST(I8Attention, EveryBackendAgreesWithTheReference) {
     AttentionData data(shape, dtype, 7);
     const I8Pages pages(data);
     data.params().kv = pages.view();
-    ASSERT_NO_THROW(check_attention_params(data.params(), {}));
-    reference_attention_backend().run(data.params(), {});
-    const std::vector<float> out = data.out(), lse = data.lse();
-    for (const AttentionBackend* backend : attention_backends()) {
-      if (!backend->why_unsupported(data.params(), {}).empty()) continue;
-      SCOPED_TRACE(fmt::format("{}, {}, {}", shape.name, dtype_name(dtype), backend->name()));
-      data.poison();
-      backend->run(data.params(), {});
-      EXPECT_EQ(cases::difference(data.out(), out, cases::output_tolerance(dtype)), "");
-      EXPECT_EQ(cases::difference(data.lse(), lse, {1.0, cases::kLseTolerance}), "");
-      EXPECT_TRUE(data.is_untouched());
-    }
+    expect_backends_agree(data, shape.name);
   }
 }
 

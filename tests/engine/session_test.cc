@@ -415,8 +415,8 @@ TEST(Session, SparseDecodeReadsTheShareAskedFor) {
   EXPECT_EQ(aside.decode_density(), 1);
 }
 
-SessionOptions f8_options(SessionOptions options = {}) {
-  options.attention.kv_codes = DType::kF8E4M3;
+SessionOptions coded_options(DType codes, SessionOptions options = {}) {
+  options.attention.kv_codes = codes;
   return options;
 }
 
@@ -426,7 +426,7 @@ TEST(F8Kv, AnswersAlmostAsTheModelsOwnType) {
        {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f),
         sparse_options(SelectorMethod::kOracle, 0.3f)}) {
     Session whole(needle(ComputeType::kF32), options);
-    Session rounded(needle(ComputeType::kF32), f8_options(options));
+    Session rounded(needle(ComputeType::kF32), coded_options(DType::kF8E4M3, options));
     const std::vector<float> want = copy(whole.prefill(tokens));
     const double error = relative_error(rounded.prefill(tokens), want);
     EXPECT_GT(error, 1e-4);
@@ -445,7 +445,7 @@ TEST(F8Kv, NeitherChunksNorDecodeChangeWhatIsHeld) {
   std::string first_bytes;
   std::vector<float> want;
   for (const int64_t chunk_size : {1024, 128, 256}) {
-    SessionOptions options = f8_options();
+    SessionOptions options = coded_options(DType::kF8E4M3);
     options.chunk_size = chunk_size;
     options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 700));
     Session session(model, options);
@@ -460,16 +460,11 @@ TEST(F8Kv, NeitherChunksNorDecodeChangeWhatIsHeld) {
     EXPECT_LT(relative_error(logits, want), 0.01) << chunk_size;
   }
   // A page's scale grows token by token; codes of small numbers may be rounded twice.
-  Session stepwise(model, f8_options());
+  Session stepwise(model, coded_options(DType::kF8E4M3));
   stepwise.prefill(std::span(tokens).first(650));
   std::vector<float> got;
   for (size_t i = 650; i < tokens.size(); ++i) got = copy(stepwise.decode(tokens[i]));
   EXPECT_LT(relative_error(got, want), 0.1);
-}
-
-SessionOptions i8_options(SessionOptions options = {}) {
-  options.attention.kv_codes = DType::kI8;
-  return options;
 }
 
 TEST(I8Kv, AnswersAsTheModelsOwnTypeButForAPercent) {
@@ -477,7 +472,7 @@ TEST(I8Kv, AnswersAsTheModelsOwnTypeButForAPercent) {
   for (const SessionOptions& options :
        {SessionOptions{}, sparse_options(SelectorMethod::kWitness, 0.3f)}) {
     Session whole(needle(ComputeType::kF32), options);
-    Session rounded(needle(ComputeType::kF32), i8_options(options));
+    Session rounded(needle(ComputeType::kF32), coded_options(DType::kI8, options));
     const std::vector<float> want = copy(whole.prefill(tokens));
     EXPECT_LT(relative_error(rounded.prefill(tokens), want), 0.04);
     EXPECT_LT(rounded.report().kv_bytes * 3, whole.report().kv_bytes);
@@ -490,7 +485,7 @@ TEST(I8Kv, AnswersAsTheModelsOwnTypeButForAPercent) {
 
 TEST(I8Kv, PagesOfOtherTypesAreRefused) {
   const auto model = needle();
-  SessionOptions options = i8_options();
+  SessionOptions options = coded_options(DType::kI8);
   options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 1024));
   options.attention.kv_codes = DType::kF8E4M3;
   EXPECT_THAT(error_of([&] { Session other(model, options); }),
@@ -566,7 +561,7 @@ TEST(LayerBudgets, MustBeOneForEachLayerAndMultiplyADensity) {
 
 TEST(F8Kv, PagesOfTheTwoTypesDoNotMix) {
   const auto model = needle();
-  SessionOptions options = f8_options();
+  SessionOptions options = coded_options(DType::kF8E4M3);
   options.cache = std::make_shared<KvCache>(kv_cache_shape(*model, options.attention, 1024));
   const std::vector<int32_t> tokens = made_up_tokens(400);
   Session first(model, options);
@@ -580,7 +575,7 @@ TEST(F8Kv, PagesOfTheTwoTypesDoNotMix) {
   EXPECT_THAT(error_of([&] { Session other(model, options); }),
               testing::HasSubstr("the cache holds f8e4m3"));
   EXPECT_NE(root_page_key(*model, options.attention, false),
-            root_page_key(*model, f8_options().attention, false));
+            root_page_key(*model, coded_options(DType::kF8E4M3).attention, false));
 }
 
 }  // namespace
