@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build_packages=(g++ cmake ninja-build ccache pkg-config make git python3 python3-pip python3-venv
-  libdnnl-dev libfmt-dev nlohmann-json3-dev libcli11-dev libsimdjson-dev zlib1g-dev libpcre2-dev
+  libdnnl-dev ocl-icd-opencl-dev libfmt-dev nlohmann-json3-dev libcli11-dev libsimdjson-dev zlib1g-dev libpcre2-dev
   libcpp-httplib-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 lint_packages=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev)
