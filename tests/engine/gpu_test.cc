@@ -226,16 +226,21 @@ TEST_F(EngineOnGpu, F8KeysAndValuesAreTheCpus) {
   }
 }
 
-TEST_F(EngineOnGpu, F8NeedsWhatItsKernelsHave) {
-  SessionOptions options;
-  options.attention.kv_codes = DType::kF8E4M3;
-  try {
-    Session session(Model::synthetic("Test-1M", 0, {.device = kGpu, .progress = {}}), options);
-    FAIL() << "heads of 64 in f8";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.what(), HasSubstr("need head_dim 128 (the model has 64)"));
-  }
+TEST_F(EngineOnGpu, WhatItsKernelsLackIsRefused) {
+  SessionOptions f8, fewer_values;
+  f8.attention.kv_codes = DType::kF8E4M3;
+  fewer_values.attention.value_share = 0.9f;
+  const auto expect_refusal = [](const SessionOptions& options, const char* reason) {
+    try {
+      Session session(Model::synthetic("Test-1M", 0, {.device = kGpu, .progress = {}}), options);
+      FAIL() << "accepted, although: " << reason;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_THAT(error.what(), HasSubstr(reason));
+    }
+  };
+  expect_refusal(f8, "need head_dim 128 (the model has 64)");
+  expect_refusal(fewer_values, "a value_share under 1 is for the CPU");
 }
 
 /// A model of real weights that FOVEA_TEST_MODEL names, too large to be carried by the project:

@@ -94,6 +94,9 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
                  "min_sparse_len must be at least -1, got {}", options.attention.min_sparse_len);
   check_argument(options.attention.value_share > 0 && options.attention.value_share <= 1,
                  "value_share must be in (0, 1], got {}", options.attention.value_share);
+  if (options.attention.value_share < 1 && model->context().device.type != DeviceType::kCpu) {
+    fail(ErrorCode::kUnsupported, "a value_share under 1 is for the CPU; on a GPU leave it at 1");
+  }
   check_argument(options.chunk_size >= 0, "chunk_size must not be negative, got {}",
                  options.chunk_size);
   check_argument(options.max_len >= 0 && options.max_len <= config().context_length,

@@ -41,8 +41,8 @@ struct AttentionSettings {
   /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
   /// of that length would be read sparsely; if not, it reads all keys.
   bool sparse_decode = false;
-  /// In (0, 1]: share of each head's attention whose values decode reads, see AttentionParams; the
-  /// CPU's only.
+  /// In (0, 1]: share of each head's attention whose values decode reads, see AttentionParams; on a
+  /// GPU 1 only.
   float value_share = 1;
 };
 
