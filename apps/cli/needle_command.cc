@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "apps/cli/attention_options.h"
@@ -157,6 +159,16 @@ nlohmann::json summary_rows_json(const std::vector<DocumentResult>& documents) {
   return json;
 }
 
+// Numbers of documents in the order in which they are read: from the middle depth outwards, because
+// the time may be up early, and at a prompt's ends every attention looks.
+std::vector<int64_t> reading_order(int64_t num_documents) {
+  std::vector<int64_t> order(static_cast<size_t>(num_documents));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::ranges::stable_sort(order, {},
+                           [&](int64_t i) { return std::abs(2 * i - (num_documents - 1)); });
+  return order;
+}
+
 // Documents one by one, each read by every attention, until all are read or the next would go past
 // max_seconds. A Ctrl-C ends it after the last whole document.
 std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& model,
@@ -181,16 +193,24 @@ std::vector<DocumentResult> read_documents(const std::shared_ptr<const Model>& m
   quality::NeedleSettings settings = options.task;
   settings.bos_id = model->config().bos_id;
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < options.num_documents; ++i) {
+  for (const int64_t i : reading_order(options.num_documents)) {
+    const auto num_read = static_cast<int64_t>(documents.size());
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    const double each = i > 0 ? spent.count() / static_cast<double>(i) : 0;
-    if (options.max_seconds > 0 && i > 0 && spent.count() + each > options.max_seconds) break;
+    const double each = num_read > 0 ? spent.count() / static_cast<double>(num_read) : 0;
+    if (options.max_seconds > 0 && num_read > 0 && spent.count() + each > options.max_seconds) {
+      if (!options.json) {
+        fmt::print(
+            "{} of {} documents left out: each takes {:.0f} s, and --max-seconds is {:.0f}\n",
+            options.num_documents - num_read, options.num_documents, each, options.max_seconds);
+      }
+      break;
+    }
     DocumentResult document;
     document.task =
         quality::make_needle_task(settings, i, options.num_documents, filler, names, encode);
     const quality::Question& question = document.task.questions.back();
     if (!options.json) {
-      fmt::print("document {} of {}: {} tokens, at {:.0f} % of them \"{}\"\n", i + 1,
+      fmt::print("document {} of {}: {} tokens, at {:.0f} % of them \"{}\"\n", num_read + 1,
                  options.num_documents, document.task.prompt().size(), question.depth * 100,
                  question.fact.substr(1));
       std::fflush(stdout);
@@ -269,7 +289,8 @@ void add_needle_command(CLI::App& app) {
       ->type_name("NAME,NAME,...");
   command
       ->add_option("--documents", options->num_documents,
-                   "Documents, each with its own fact; depths are spread evenly")
+                   "Documents, each with its own fact; depths are spread evenly and read from the "
+                   "middle outwards")
       ->capture_default_str();
   command
       ->add_option("--max-seconds", options->max_seconds,
