@@ -158,13 +158,13 @@ TEST(Needle, ReportsEachDocument) {
 TEST(Needle, WhenTimeIsUpTheMiddleDepthsHaveBeenRead) {
   const std::vector<std::string> command{
       "needle",      "-m", kModel,          "-f",   "-", "--length", "512", "--attention", "dense",
-      "--documents", "5",  "--max-seconds", "0.001"};
+      "--documents", "3",  "--max-seconds", "0.001"};
   std::vector<std::string> with_json = command;
   with_json.emplace_back("--json");
   const nlohmann::json json = json_of(run_fovea(with_json, long_text(3000)));
   ASSERT_EQ(json.at("documents").size(), 1u);
-  EXPECT_NEAR(json.at("documents").at(0).at("depth"), 0.5,
-              0.2);  // of 0, 0.5 and 1, at a line's end
+  const double depth = json.at("documents").at(0).at("depth");
+  EXPECT_NEAR(depth, 0.5, 0.2);  // not 0 or 1; facts stand at the end of a line
   EXPECT_THAT(run_fovea(command, long_text(3000)).out, HasSubstr("2 of 3 documents left out"));
 }
 
