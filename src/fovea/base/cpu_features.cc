@@ -45,9 +45,9 @@ CpuFeatures detect() {
   found.avx512 = found.avx2 && __builtin_cpu_supports("avx512f") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
-  found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
-  found.amx_bf16 = found.avx512_bf16 && __builtin_cpu_supports("avx512vbmi") && cpuid_has_amx() &&
-                   request_tile_registers();
+  found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16") &&
+                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+  found.amx_bf16 = found.avx512_bf16 && cpuid_has_amx() && request_tile_registers();
   return found;
 }
 #else

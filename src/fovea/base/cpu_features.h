@@ -9,9 +9,9 @@ namespace fovea {
 struct CpuFeatures {
   bool avx2 = false;         // with FMA and F16C
   bool avx512 = false;       // F, BW, DQ, VL
-  bool avx512_bf16 = false;  // VDPBF16PS
-  bool amx_bf16 = false;     // TDPBF16PS, AMX-INT8 and VBMI beside it, and the kernel granted this
-                             // process the tile registers
+  bool avx512_bf16 = false;  // VDPBF16PS, VNNI and VBMI
+  bool amx_bf16 = false;     // TDPBF16PS, AMX-INT8 beside it, and the kernel granted this process
+                             // the tile registers
 };
 
 /// The processor's features, lowered to FOVEA_MAX_ISA when that variable is set to one of

@@ -8,53 +8,17 @@
 
 #include <immintrin.h>
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 
 #include "fovea/attention/cpu/amx_tiles.h"
+#include "fovea/attention/cpu/code_widener.h"
 #include "fovea/attention/cpu/decode_split.h"
 #include "fovea/attention/cpu/simd.h"
 #include "fovea/attention/cpu/tile_kernel.h"
-#include "fovea/tensor/float8.h"
 
 namespace fovea::cpu {
 namespace {
-
-struct CodeMagnitudes {
-  uint8_t low[128], high[128];  // bytes of their bf16
-};
-constexpr CodeMagnitudes kMagnitudes = [] {
-  CodeMagnitudes magnitudes = {};
-  for (uint8_t i = 0; i < 128; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(to_float(Float8E4M3{i}));  // exact in 16
-    magnitudes.low[i] = static_cast<uint8_t>(bits >> 16);
-    magnitudes.high[i] = static_cast<uint8_t>(bits >> 24);
-  }
-  return magnitudes;
-}();
-
-/// Widens 64 codes: both bytes of their magnitudes are looked up, signs kept.
-class CodeWidener {
- public:
-  /// Elements 0 ... 7 of each 16 go to `first`, the others to `second`, 32 each.
-  void operator()(__m512i codes, std::byte* first, std::byte* second) const {
-    const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);
-    const __m512i magnitude = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
-    // magnitude | (codes & 0x80)
-    const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes,
-                                                   _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
-    _mm512_store_si512(first, _mm512_unpacklo_epi8(low, high));
-    _mm512_store_si512(second, _mm512_unpackhi_epi8(low, high));
-  }
-
- private:
-  const __m512i low_[2] = {_mm512_loadu_si512(kMagnitudes.low),
-                           _mm512_loadu_si512(kMagnitudes.low + 64)};
-  const __m512i high_[2] = {_mm512_loadu_si512(kMagnitudes.high),
-                            _mm512_loadu_si512(kMagnitudes.high + 64)};
-};
 
 class DecodeF8 {
   static constexpr int64_t kTileBytes = 1024;  // 16 rows of 64
@@ -105,6 +69,10 @@ class DecodeF8 {
 
  private:
   static std::byte* row_of(std::byte* tile, int64_t i) { return tile + 64 * i; }
+  static void store(const WideCodes& codes, std::byte* tiles, int64_t i) {
+    _mm512_store_si512(row_of(tiles, i), codes.first);
+    _mm512_store_si512(row_of(tiles + kTileBytes, i), codes.second);
+  }
 
   // Q^T in pairs of channels, two tiles for each 64 channels.
   void load_queries() {
@@ -138,8 +106,7 @@ class DecodeF8 {
     std::byte* const tiles = left_ + step.half * 2 * kTileBytes;
 #pragma GCC unroll 1
     for (int t = 0; t < 16; ++t) {
-      widen(_mm512_maskz_loadu_epi8(exists, codes), row_of(tiles, t),
-            row_of(tiles + kTileBytes, t));
+      store(widen(_mm512_maskz_loadu_epi8(exists, codes)), tiles, t);
       __builtin_prefetch(prefetched);
       codes += stride;
       prefetched += ahead_stride;
@@ -228,8 +195,7 @@ class DecodeF8 {
     for (int c = 0; c < 16; ++c) {
       const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(first));
       const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second));
-      widen(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), row_of(tiles, c),
-            row_of(tiles + kTileBytes, c));
+      store(widen(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)), tiles, c);
       __builtin_prefetch(prefetched);
       first += first_stride;
       second += second_stride;

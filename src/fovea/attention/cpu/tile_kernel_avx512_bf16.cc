@@ -1,5 +1,6 @@
 // Tiles with AVX512-BF16: VDPBF16PS multiplies pairs of bf16 and sums in f32.
 #include "fovea/attention/cpu/bf16_layout.h"
+#include "fovea/attention/cpu/decode_codes_avx512.h"
 #include "fovea/attention/cpu/f32_kernel.h"
 
 namespace fovea::cpu {
@@ -37,6 +38,19 @@ struct Avx512Bf16Isa {
 
 }  // namespace
 
-const TileKernel& avx512_bf16_tile_kernel() { return make_tile_kernel<Avx512Bf16Isa>(); }
+const TileKernel& avx512_bf16_tile_kernel() {
+  static const TileKernel kernel = [] {
+    TileKernel with_codes = make_tile_kernel<Avx512Bf16Isa>();
+    with_codes.code_weights = [](const DecodeJob& job) {
+      job.codes_are_i8 ? DecodeCodes<I8Codes>(job).weigh() : DecodeCodes<F8Codes>(job).weigh();
+    };
+    with_codes.code_values = [](const DecodeJob& job) {
+      job.codes_are_i8 ? DecodeCodes<I8Codes>(job).add_values()
+                       : DecodeCodes<F8Codes>(job).add_values();
+    };
+    return with_codes;
+  }();
+  return kernel;
+}
 
 }  // namespace fovea::cpu
