@@ -79,7 +79,7 @@ Outcome run_engine(const SweepOptions& options, const CLI::App& command) {
   Outcome outcome;
   outcome.conditions = model_conditions(*model, command);
   outcome.machine = machine_json(model->context());
-  outcome.kv_bytes = growing_kv_bytes_per_token(*model);
+  outcome.kv_bytes = growing_kv_bytes_per_token(*model, attentions.front());
   if (std::any_of(attentions.begin(), attentions.end(),
                   [](const AttentionSettings& one) { return one.selector.has_value(); })) {
     outcome.notes.emplace_back(

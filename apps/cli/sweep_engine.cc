@@ -4,6 +4,7 @@
 #include <random>
 
 #include "fovea/base/error.h"
+#include "fovea/engine/page_key.h"
 #include "fovea/model_io/model_config.h"
 #include "fovea/ops/sampling.h"
 #include "fovea/tokenizer/tokenizer.h"
@@ -78,12 +79,13 @@ void sweep_engine(const std::shared_ptr<const Model>& model, const SweepPlan& pl
   });
 }
 
-int64_t growing_kv_bytes_per_token(const Model& model) {
+int64_t growing_kv_bytes_per_token(const Model& model, const AttentionSettings& attention) {
   int64_t num_growing = 0;
   for (int64_t layer = 0; layer < model.config().num_layers; ++layer) {
     num_growing += model.config().is_local(layer) ? 0 : 1;
   }
-  return model.kv_bytes_per_token() / model.config().num_layers * num_growing;
+  const KvCacheShape shape = kv_cache_shape(model, attention, model.config().context_length);
+  return kv_page_bytes(shape) / shape.num_layers * num_growing / shape.page_size;
 }
 
 }  // namespace fovea::cli

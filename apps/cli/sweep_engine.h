@@ -20,7 +20,7 @@ void sweep_engine(const std::shared_ptr<const Model>& model, const SweepPlan& pl
                   const SweepProgress& progress, SweepRecord* record);
 
 /// KV cache bytes by which one more token of context lengthens a decode step's reads: those of the
-/// layers that see the whole context.
-int64_t growing_kv_bytes_per_token(const Model& model);
+/// layers that see the whole context, in the type that `attention` keeps them in, whole bytes.
+int64_t growing_kv_bytes_per_token(const Model& model, const AttentionSettings& attention);
 
 }  // namespace fovea::cli

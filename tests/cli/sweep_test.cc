@@ -103,7 +103,16 @@ TEST(SweepEngine, MeasuresEveryAttentionAtEveryLength) {
     EXPECT_EQ(row.samples[0].cached_tokens, 0);
     EXPECT_EQ(row.itl_ms().size(), 6u);
   }
-  EXPECT_EQ(growing_kv_bytes_per_token(*model), model->kv_bytes_per_token());
+}
+
+TEST(SweepEngine, KvBytesAreOfTheTypeThatIsKept) {
+  const auto model = Model::load("models/needle_7m");
+  const ModelConfig& config = model->config();
+  EXPECT_EQ(growing_kv_bytes_per_token(*model, {}), model->kv_bytes_per_token());
+  AttentionSettings coded;
+  coded.kv_codes = DType::kI8;
+  EXPECT_EQ(growing_kv_bytes_per_token(*model, coded),
+            2 * config.num_layers * config.num_kv_heads * config.head_dim);
 }
 
 TEST(SweepEngine, CancelKeepsWhatWasMeasured) {
