@@ -214,6 +214,9 @@ void bench(const BenchOptions& options, const CLI::App& command) {
     print_rows(rows, plan.repetitions);
     if (!chain.empty()) {
       fmt::print("\n{}\n", chain_table(chain, plan.lengths, options.rival_layer_ms, num_layers));
+    } else if (options.chain && finished) {
+      fmt::print(
+          "No chain: no prompt was read sparsely. Try longer ones, or --min-sparse-len 0.\n");
     }
     fmt::print("{}\n", to_line(conditions));
   }

@@ -140,6 +140,15 @@ TEST(Bench, MeasuresEachLengthWithEachAttention) {
   }
 }
 
+TEST(Bench, SaysWhyThereIsNoChain) {
+  const ProcessResult result =
+      run_fovea({"bench", "-m", kModel, "-f", "-", "--lengths", "256", "--decode-tokens", "2",
+                 "--attention", "dense,rescue", "--repetitions", "1", "--chain"},
+                long_text(3000));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("No chain: no prompt was read sparsely"));
+}
+
 TEST(Needle, ReportsEachDocument) {
   const nlohmann::json json =
       json_of(run_fovea({"needle", "-m", kModel, "-f", "-", "--length", "512", "--attention",
