@@ -358,6 +358,58 @@ void mixture(RowOps& ops, const Rates& rates, const Model& model, bool is_f8,
   }
 }
 
+/// Microseconds of an operation in a recorded step, where launches cost the host nothing.
+double recorded_us(const std::function<void(RowOps&)>& run) {
+  constexpr int kCalls = 50;
+  const auto stream = fovea::make_stream(kGpu.device);
+  const fovea::Context context{.device = kGpu.device, .stream = stream.get()};
+  const auto cuda_stream = static_cast<cudaStream_t>(stream.get());
+  const auto ops = fovea::make_row_ops(DType::kBF16, context);
+  run(*ops);
+  fovea::synchronize(context);
+  cudaGraph_t recorded = nullptr;
+  cudaGraphExec_t graph = nullptr;
+  check_cuda(cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal), "recording");
+  for (int i = 0; i < kCalls; ++i) run(*ops);
+  check_cuda(cudaStreamEndCapture(cuda_stream, &recorded), "recording");
+  check_cuda(cudaGraphInstantiate(&graph, recorded, 0), "recording");
+  const double us = time_us([&](int) { check_cuda(cudaGraphLaunch(graph, nullptr), "replaying"); });
+  cudaGraphExecDestroy(graph);
+  cudaGraphDestroy(recorded);
+  return us / kCalls;
+}
+
+/// A token from logits as spread as a model's.
+void draws() {
+  struct Case {
+    const char* name;
+    fovea::Draw draw;
+  };
+  const Case cases[] = {
+      {"greedy", {}},
+      {"temperature", {.random = 0.7, .temperature = 0.8f}},
+      {"top_p", {.random = 0.7, .temperature = 0.8f, .top_p = 0.95f}},
+      {"top_k", {.random = 0.7, .temperature = 0.8f, .top_k = 40}},
+      {"top_k, top_p, min_p",
+       {.random = 0.7, .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f, .top_k = 40}}};
+  const Tensor token(DType::kI32, {1}, kGpu.device);
+  for (const int64_t vocab_size : {49152, 152064, 262144}) {
+    const Tensor logits = random_tensor(DType::kF32, {1, vocab_size});
+    for (const Case& one : cases) {
+      const std::string name = fmt::format("draw of {} tokens, {}", vocab_size, one.name);
+      if (!is_wanted(name)) continue;
+      Tensor draw(DType::kI64, {sizeof(fovea::Draw) / sizeof(int64_t)}, kGpu.device);
+      copy_tensor(
+          make_view(const_cast<fovea::Draw*>(&one.draw), DType::kI64, {draw.view().num_elements()}),
+          draw.view(), kGpu);
+      const double us = recorded_us([&](RowOps& ops) {
+        ops.draw(logits.view(), draw.as<fovea::Draw>(), token.as<int32_t>());
+      });
+      fmt::print("{:<44} {:9.1f} us\n", name, us);
+    }
+  }
+}
+
 Rates measure_rates(RowOps& ops) {
   const Tensor from = random_tensor(DType::kBF16, {int64_t{1} << 31});
   const Tensor to(DType::kBF16, {int64_t{1} << 31}, kGpu.device);
@@ -386,6 +438,7 @@ int main(int argc, char** argv) {
     const auto ops = fovea::make_row_ops(DType::kBF16, kGpu);
     ops->begin_step(row_counts[0]);
     const Rates rates = measure_rates(*ops);
+    draws();
     for (const Model& model : kModels) {
       for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows, false);
       for (const int64_t rows : row_counts) prefill_products(*ops, rates, model, rows, true);

@@ -81,14 +81,15 @@ class LengthBench {
     const int64_t steps = std::min(plan_.decode_tokens, session.room());
     std::vector<float> all_logits;
     std::vector<int32_t> chosen;
+    Sampler greedy({});
     for (int64_t i = 0; i < steps; ++i) {
       if (prefill_.cancel != nullptr && prefill_.cancel->load()) throw Cancelled();
       if (!dense_answer_.empty()) token = dense_answer_[static_cast<size_t>(i)];
       chosen.push_back(token);
       const auto start = Clock::now();
-      const auto logits = session.decode(token);
-      token = argmax(logits);
+      token = session.decode(token, greedy);
       row.itl_ms.push_back(milliseconds_since(start));
+      const auto logits = session.decode_logits();
       all_logits.insert(all_logits.end(), logits.begin(), logits.end());
     }
     row.decode_density = session.decode_density();

@@ -39,10 +39,11 @@ SweepSample run_request(Session& session, const std::vector<int32_t>& prompt, in
   sample.prompt_tokens = static_cast<int64_t>(prompt.size());
   sample.cached_tokens = session.report().num_cached_tokens;
   sample.density = session.report().density();
+  Sampler greedy({});
   for (int64_t i = 0; i < decode_tokens; ++i) {
     if (cancel != nullptr && cancel->load()) throw Cancelled();
     start = Clock::now();
-    token = argmax(session.decode(token));
+    token = session.decode(token, greedy);
     sample.itl_ms.push_back(milliseconds_since(start));
   }
   return sample;

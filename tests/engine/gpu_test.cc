@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "fovea/base/error.h"
+#include "fovea/engine/generate.h"
 #include "fovea/engine/kv_cache.h"
 #include "fovea/engine/memory_plan.h"
 #include "fovea/engine/page_key.h"
@@ -125,6 +126,45 @@ TEST_F(EngineOnGpu, DecodeContinuesAsThePrefillWould) {
   std::vector<float> got;
   for (size_t i = 250; i < tokens.size(); ++i) got = copy(stepwise.decode(tokens[i]));
   EXPECT_LT(relative_error(got, want), 0.02);
+}
+
+// The rule of a draw is in whole numbers: the CPU draws the same from the same logits.
+TEST_F(EngineOnGpu, TokensDrawnThereAreThoseDrawnHereFromItsLogits) {
+  const std::vector<int32_t> tokens = made_up_tokens(300);
+  const std::vector<SamplingSettings> all = {
+      {},
+      {.temperature = 1.2f, .seed = 3},
+      {.temperature = 0.9f, .top_k = 50, .top_p = 0.9f, .min_p = 0.01f}};
+  for (const SamplingSettings& settings : all) {
+    SCOPED_TRACE(settings.temperature);
+    Session there(on_gpu()), here(on_gpu());
+    Sampler sampler_there(settings), sampler_here(settings);
+    int32_t token = sampler_there.sample(there.prefill(tokens));
+    ASSERT_EQ(sampler_here.sample(here.prefill(tokens)), token);
+    for (int i = 0; i < 24; ++i) {  // first as they come, then recorded and replayed
+      const int32_t next = there.decode(token, sampler_there);
+      const std::vector<float> logits = copy(here.decode(token));
+      ASSERT_EQ(next, sampler_here.sample(logits)) << i;
+      EXPECT_EQ(copy(there.decode_logits()), logits) << i;
+      token = next;
+    }
+  }
+}
+
+TEST_F(EngineOnGpu, TheSeedDecidesTheText) {
+  GenerateOptions options;
+  options.max_new_tokens = 40;
+  options.stop_at_eos = false;
+  options.sampling = {.temperature = 1.5f, .top_p = 0.95f, .seed = 5};
+  const std::vector<int32_t> tokens = made_up_tokens(200);
+  const auto answer = [&] {
+    Session session(on_gpu());
+    return generate(session, tokens, options).tokens;
+  };
+  const std::vector<int32_t> first = answer();
+  EXPECT_EQ(answer(), first);
+  options.sampling.seed = 6;
+  EXPECT_NE(answer(), first);
 }
 
 class SelectorsOnGpu : public EngineOnGpu, public testing::WithParamInterface<SelectorMethod> {};

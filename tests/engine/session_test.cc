@@ -142,6 +142,21 @@ TEST(Session, DecodeContinuesAsAPrefillWould) {
   }
 }
 
+TEST(Session, ATokenDrawnWithinAStepIsTheSamplers) {
+  Session drawing(needle()), plain(needle());
+  const SamplingSettings settings{.temperature = 1.1f, .top_p = 0.95f, .seed = 4};
+  Sampler within(settings), outside(settings);
+  int32_t token = within.sample(drawing.prefill(made_up_tokens(200)));
+  ASSERT_EQ(outside.sample(plain.prefill(made_up_tokens(200))), token);
+  for (int i = 0; i < 8; ++i) {
+    const int32_t next = drawing.decode(token, within);
+    const std::vector<float> logits = copy(plain.decode(token));
+    EXPECT_EQ(next, outside.sample(logits));
+    EXPECT_EQ(copy(drawing.decode_logits()), logits);
+    token = next;
+  }
+}
+
 TEST(Session, ATextCanBeContinuedWithinABlock) {
   const std::vector<int32_t> tokens = made_up_tokens(1000);
   Session whole(needle(ComputeType::kF32)), parts(needle(ComputeType::kF32));

@@ -12,13 +12,15 @@ TEST(StepInput, SaysWhereTokensAndPagesAre) {
   const std::vector<int32_t> tokens = {5, 6, 7, 8, 9};
   const std::vector<int32_t> pages = {3, 1};
   StepInput input{Device{}};
-  input.set(tokens, 130, pages, 4, 900, 2, {});
+  input.set(tokens, 130, pages, 4, 900, 2, {}, {.random = 0.25, .top_k = 7});
   EXPECT_EQ(std::vector<int32_t>(input.tokens(), input.tokens() + 5), tokens);
   EXPECT_EQ(input.page_table_stride(), 4);
   EXPECT_EQ(std::vector<int32_t>(input.page_table(), input.page_table() + 4),
             (std::vector<int32_t>{3, 1, 0, 0}));
   EXPECT_EQ(*input.position(), 130);
   EXPECT_EQ(*input.prompt_len(), 900);
+  EXPECT_EQ(input.draw()->random, 0.25);
+  EXPECT_EQ(input.draw()->top_k, 7);
   EXPECT_EQ(input.batch().q_offsets[1], 5);
   EXPECT_EQ(input.batch().kv_lens[0], 135);
 }

@@ -16,6 +16,10 @@ double ms_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
+double seconds_since(StepClock::time_point start) {
+  return std::chrono::duration<double>(StepClock::now() - start).count();
+}
+
 bool ends_text(const Model& model, int32_t token) {
   const std::vector<int32_t>& ids = model.config().eos_ids;
   return std::find(ids.begin(), ids.end(), token) != ids.end() ||
@@ -62,22 +66,29 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
     return text.empty() || !options.on_text || options.on_text(text);
   };
 
+  // Later ones are drawn within their steps.
+  const auto draw_first = [&](std::span<const float> logits) {
+    const auto sampling_start = StepClock::now();
+    const int32_t token = sampler.sample(logits);
+    if (session.observer() != nullptr) {
+      session.observer()->record(
+          {StepOp::kSampling, -1, sampling_start, seconds_since(sampling_start)});
+    }
+    return token;
+  };
+
   const auto start = StepClock::now();
   PrefillOptions prefill = options.prefill;
   prefill.num_logit_rows = 1;
-  std::span<const float> logits = session.prefill(prompt, prefill);
+  const std::span<const float> logits = session.prefill(prompt, prefill);
   result.prefill = session.report();
 
   auto before = start;
+  int32_t token = 0;
   result.stop = StopReason::kMaxTokens;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const auto sampling_start = StepClock::now();
-    const int32_t token = sampler.sample(logits);
+    token = i == 0 ? draw_first(logits) : session.decode(token, sampler);
     const auto now = StepClock::now();
-    if (session.observer() != nullptr) {
-      session.observer()->record({StepOp::kSampling, -1, sampling_start,
-                                  std::chrono::duration<double>(now - sampling_start).count()});
-    }
     if (i == 0) {
       result.ttft_ms = ms_between(start, now);
     } else {
@@ -103,7 +114,6 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
       result.stop = StopReason::kContextFull;
       break;
     }
-    logits = session.decode(token);
   }
   if (options.max_new_tokens == 0) {
     result.ttft_ms = ms_between(start, StepClock::now());

@@ -63,6 +63,8 @@ struct Session::Impl {
   void read(std::span<const int32_t> prompt, const PrefillOptions& prefill, int64_t least_new,
             const std::function<void(int64_t, int64_t)>& after_step);
   void finish_report(int64_t num_tokens, int64_t num_cached, double total_s);
+  /// Appends one token, and draws the next where a draw is given.
+  void decode(int32_t token, const std::optional<Draw>& draw);
   /// Tells the observer of work since `start` that is not the transformer's.
   void record_bookkeeping(StepClock::time_point start) const;
 
@@ -335,6 +337,36 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
                 std::chrono::duration<double>(StepClock::now() - start).count());
 }
 
+void Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
+  const auto start = StepClock::now();
+  const std::span<const int32_t> more(&token, 1);
+  check_tokens(more);
+  const int64_t position = length();
+  grow_pages(position + 1);
+  if (transformer == nullptr) {
+    transformer = std::make_unique<Transformer>(*model, 1, options.attention.kv_codes);
+  }
+  try {
+    ForwardStep step;
+    step.tokens = more;
+    step.prompt_len = position + 1;
+    step.draw = draw;
+    step.value_share = options.attention.value_share;
+    SelectorSettings in_force = selector.value_or(SelectorSettings{});
+    if (options.attention.sparse_decode && selector && step.prompt_len >= least_sparse_len()) {
+      in_force.min_sparse_len = 0;
+      in_force.dense_tail_blocks = 0;  // of prompts
+      step.selector = &in_force;
+      step.layer_budgets = options.attention.layer_budgets;
+      step.periphery = options.attention.periphery;
+    }
+    forward(step, true, start);
+  } catch (...) {
+    truncate(position);
+    throw;
+  }
+}
+
 void Session::Impl::record_bookkeeping(StepClock::time_point start) const {
   if (options.observer == nullptr) return;
   const double seconds = std::chrono::duration<double>(StepClock::now() - start).count();
@@ -397,36 +429,18 @@ std::span<const float> Session::prefill(std::span<const int32_t> tokens,
 }
 
 std::span<const float> Session::decode(int32_t token) {
-  Impl& impl = *impl_;
-  const auto start = StepClock::now();
-  const std::span<const int32_t> tokens(&token, 1);
-  impl.check_tokens(tokens);
-  const int64_t position = impl.length();
-  impl.grow_pages(position + 1);
-  if (impl.transformer == nullptr) {
-    impl.transformer =
-        std::make_unique<Transformer>(*impl.model, 1, impl.options.attention.kv_codes);
-  }
-  try {
-    ForwardStep step;
-    step.tokens = tokens;
-    step.prompt_len = position + 1;
-    step.value_share = impl.options.attention.value_share;
-    SelectorSettings in_force = impl.selector.value_or(SelectorSettings{});
-    if (impl.options.attention.sparse_decode && impl.selector &&
-        step.prompt_len >= impl.least_sparse_len()) {
-      in_force.min_sparse_len = 0;
-      in_force.dense_tail_blocks = 0;  // of prompts
-      step.selector = &in_force;
-      step.layer_budgets = impl.options.attention.layer_budgets;
-      step.periphery = impl.options.attention.periphery;
-    }
-    impl.forward(step, true, start);
-  } catch (...) {
-    impl.truncate(position);
-    throw;
-  }
-  return impl.transformer->decode_logits();
+  impl_->decode(token, {});
+  return decode_logits();
+}
+
+int32_t Session::decode(int32_t token, Sampler& sampler) {
+  impl_->decode(token, sampler.next());
+  return impl_->transformer->drawn_token();
+}
+
+std::span<const float> Session::decode_logits() {
+  check_argument(impl_->transformer != nullptr, "nothing was decoded yet");
+  return impl_->transformer->decode_logits();
 }
 
 std::vector<TokenScore> Session::score(std::span<const int32_t> tokens,

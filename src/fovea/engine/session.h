@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fovea/engine/model.h"
+#include "fovea/ops/sampling.h"
 #include "fovea/selector/block_selector.h"
 
 namespace fovea {
@@ -155,6 +156,12 @@ class Session {
   /// Appends one token and returns logits [vocab_size], valid until the next call. Errors as
   /// prefill.
   std::span<const float> decode(int32_t token);
+
+  /// Appends one token and draws the next by its logits, where these are: on a GPU a token comes
+  /// back and no logits. Errors as decode; kInvalidArgument when logits hold a NaN.
+  int32_t decode(int32_t token, Sampler& sampler);
+  /// Logits [vocab_size] of the last decode(), valid until the next call.
+  std::span<const float> decode_logits();
 
   /// Appends `tokens` as prefill does and rates each position's next token; the result has
   /// tokens.size() - 1 entries. Holds logits of a few rows at a time only.

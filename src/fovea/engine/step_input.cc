@@ -1,6 +1,7 @@
 #include "fovea/engine/step_input.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/tensor/device_memory.h"
@@ -16,11 +17,12 @@ void StepInput::grow(int64_t count) {
 
 void StepInput::set(std::span<const int32_t> tokens, int64_t position,
                     std::span<const int32_t> page_table, int64_t page_table_stride,
-                    int64_t prompt_len, int64_t rows_per_piece, const Context& context) {
+                    int64_t prompt_len, int64_t rows_per_piece, const Context& context,
+                    const Draw& draw) {
   num_tokens_ = static_cast<int64_t>(tokens.size());
   num_pages_ = page_table_stride;
   num_pieces_ = ceil_div(num_tokens_, rows_per_piece);
-  num_numbers_ = 5 + 3 * num_pieces_;
+  num_numbers_ = kPieces + 3 * num_pieces_;
   const int64_t count = num_numbers_ + ceil_div(num_tokens_ + num_pages_, 2);
   synchronize(context);  // a step that was cancelled may still be copying from staged_
   grow(count);
@@ -28,6 +30,8 @@ void StepInput::set(std::span<const int32_t> tokens, int64_t position,
   auto* numbers = static_cast<int64_t*>(staged_.get());
   *numbers++ = position;
   *numbers++ = prompt_len;
+  std::memcpy(numbers, &draw, sizeof(draw));
+  numbers += sizeof(draw) / sizeof(int64_t);
   const auto add_sequence = [&](int64_t rows, int64_t end_row) {
     *numbers++ = 0;
     *numbers++ = rows;

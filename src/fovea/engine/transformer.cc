@@ -164,18 +164,21 @@ void Transformer::forward(const ForwardStep& step) {
   const auto num_pages = static_cast<int64_t>(step.page_table.size());
   input_.set(step.tokens, step.position, step.page_table,
              step.is_decode ? decode_page_room(num_pages) : num_pages, step.prompt_len,
-             rows_per_piece(step), workers_->context());
+             rows_per_piece(step), workers_->context(), step.draw.value_or(Draw{}));
   const auto compute = [&] {
     run_layers(step);
     if (step.is_decode) output(0);
+    if (step.draw) draw_token();
   };
   if (step.is_decode && step.selector == nullptr) {
-    workers_->replay(
-        {reinterpret_cast<int64_t>(step.cache), input_.page_table_stride(), input_.generation()},
-        compute);
+    workers_->replay({reinterpret_cast<int64_t>(step.cache), input_.page_table_stride(),
+                      input_.generation(), step.draw.has_value()},
+                     compute);
   } else {
     compute();
   }
+  has_fetched_logits_ = false;
+  if (step.is_decode && !step.draw) fetch_logits();
   for (const LayerWeights& layer : model_.weights().layers) {
     count_layer_matmuls(num_rows_, layer, model_.config().experts_per_token, &report_.work);
   }
@@ -542,6 +545,8 @@ void Transformer::output(int64_t row) {
   if (logits_.empty()) {
     logits_ = Tensor(DType::kF32, {1, config.vocab_size}, model_.context().device);
     staged_logits_ = make_staging(logits_.size_bytes(), model_.context().device);
+    token_ = Tensor(DType::kI32, {1}, model_.context().device);
+    staged_token_ = make_staging(token_.size_bytes(), model_.context().device);
   }
   Worker& worker = workers_->first();
   const OneRowTask task{.residual = rows_of(residual_.view(), row, 1),
@@ -556,12 +561,34 @@ void Transformer::output(int64_t row) {
     workers_->lap(StepOp::kOutputNorm, -1);
     worker.ops->matmul(normed, weights.output, logits_.view());
   }
-  enqueue_copy(logits_.view(), make_view(staged_logits_.get(), DType::kF32, {1, config.vocab_size}),
-               workers_->context());
   workers_->lap(StepOp::kLogitsMatmul, -1);
 }
 
-std::span<const float> Transformer::decode_logits() const {
+void Transformer::fetch_logits() {
+  enqueue_copy(logits_.view(),
+               make_view(staged_logits_.get(), DType::kF32, {1, model_.config().vocab_size}),
+               workers_->context());
+  has_fetched_logits_ = true;
+}
+
+void Transformer::draw_token() {
+  workers_->first().ops->draw(logits_.view(), input_.draw(), token_.as<int32_t>());
+  enqueue_copy(token_.view(), make_view(staged_token_.get(), DType::kI32, {1}),
+               workers_->context());
+  workers_->lap(StepOp::kSampling, -1);
+}
+
+int32_t Transformer::drawn_token() const {
+  const int32_t token = *static_cast<const int32_t*>(staged_token_.get());
+  check_argument(token >= 0, "logits hold a NaN");
+  return token;
+}
+
+std::span<const float> Transformer::decode_logits() {
+  if (!has_fetched_logits_) {
+    fetch_logits();
+    synchronize(workers_->context());
+  }
   return {static_cast<const float*>(staged_logits_.get()),
           static_cast<size_t>(model_.config().vocab_size)};
 }
@@ -574,6 +601,7 @@ void Transformer::logits(int64_t first_row, int64_t num_rows, float* out) {
   workers_->begin_step(1, true);
   for (int64_t row = 0; row < num_rows; ++row) {
     output(first_row + row);
+    fetch_logits();
     synchronize(workers_->context());
     std::copy_n(static_cast<const float*>(staged_logits_.get()), vocab_size,
                 out + row * vocab_size);

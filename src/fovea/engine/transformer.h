@@ -35,6 +35,7 @@ struct ForwardStep {
   float value_share = 1;   // of decode, as AttentionSettings has it
   int64_t prompt_len = 0;  // of the whole prompt, which places the dense tail
   bool is_decode = false;
+  std::optional<Draw> draw;  // of decode: the next token is drawn on the device
   StepObserver* observer = nullptr;
   /// Called after each layer with layers done; may throw to stop the step.
   std::function<void(int64_t layers_done)> after_layer;
@@ -62,13 +63,18 @@ class Transformer {
   Transformer(const Model& model, int64_t max_rows, std::optional<DType> kv_codes = {});
   ~Transformer();
 
-  /// Runs all layers; writes K and V into the pages; for decode computes the row's logits as well.
+  /// Runs all layers; writes K and V into the pages; for decode computes the row's logits as well,
+  /// and draws the next token.
   /// Throws kInvalidFile naming the layer whose input holds NaN or Inf, and what the callbacks
   /// throw.
   void forward(const ForwardStep& step);
 
-  /// Logits [vocab_size] of the last step, one of decode; valid until the next.
-  std::span<const float> decode_logits() const;
+  /// Logits [vocab_size] of the last step, one of decode; valid until the next. Where a token was
+  /// drawn, they come from the device only now.
+  std::span<const float> decode_logits();
+
+  /// The token that the last step drew. Throws kInvalidArgument when its logits hold a NaN.
+  int32_t drawn_token() const;
 
   /// Logits [num_rows, vocab_size] of rows [first_row, first_row + num_rows) of the last step, in
   /// memory of the CPU.
@@ -90,8 +96,12 @@ class Transformer {
 
  private:
   void run_layers(const ForwardStep& step);
-  /// Logits of one row of the step, on their way into staged_logits_.
+  /// Logits of one row of the step.
   void output(int64_t row);
+  /// They are on their way into staged_logits_.
+  void fetch_logits();
+  /// A token drawn by them is on its way into staged_token_.
+  void draw_token();
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);
   void mlp(int64_t layer, const Slab& slab, Worker& worker);
@@ -125,6 +135,9 @@ class Transformer {
   // f32 [1, vocab_size], made when first asked for: on the device, and where the CPU reads them.
   Tensor logits_;
   std::shared_ptr<void> staged_logits_;
+  bool has_fetched_logits_ = false;  // of the last step
+  Tensor token_;                     // i32 [1], drawn
+  std::shared_ptr<void> staged_token_;
   RopeTable rope_, rope_local_;
   std::unique_ptr<SelectionBuffer> selection_;
   StepObserver* observer_ = nullptr;  // of the last step

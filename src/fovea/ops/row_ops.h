@@ -9,6 +9,7 @@
 #include "fovea/ops/gated_activation.h"
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/rope.h"
+#include "fovea/ops/sampling_rule.h"
 #include "fovea/tensor/tensor.h"
 
 namespace fovea {
@@ -102,6 +103,10 @@ class RowOps {
                           const TensorView& residual) = 0;
 
   virtual void moe(const MoeTask& task) = 0;
+
+  /// *token = what draw_token() draws from logits, f32 [1, vocab_size]. Throws as that does; a GPU
+  /// says -1 where logits hold a NaN.
+  virtual void draw(const TensorView& logits, const Draw* draw, int32_t* token) = 0;
 
   /// Does a task in fewer passes than its operations one after another, if the device can: a GPU.
   /// Says whether it did anything.

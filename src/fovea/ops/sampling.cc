@@ -7,7 +7,6 @@
 
 #include "fovea/base/error.h"
 #include "fovea/ops/cpu/row_kernels.h"
-#include "fovea/ops/sampling_rule.h"
 
 namespace fovea {
 namespace {
@@ -71,44 +70,52 @@ int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::find(begin, logits.end(), best) - logits.begin());
 }
 
+int32_t draw_token(std::span<const float> logits, const Draw& draw, DrawScratch& scratch) {
+  const int32_t best = argmax(logits);
+  const float top = logits[static_cast<size_t>(best)];
+  if (draw.is_greedy() || !std::isfinite(top)) return best;
+
+  auto& [weights, sorted] = scratch;
+  weights.clear();
+  sorted.clear();
+  for (const float logit : logits) {
+    weights.push_back(sampling_weight(logit, top, draw.temperature));
+    if (weights.back() > 0) sorted.push_back(weights.back());
+  }
+  uint64_t least = 1;  // of the weights that are kept
+  if (draw.top_k > 0 && static_cast<size_t>(draw.top_k) < sorted.size()) {
+    const auto last = sorted.begin() + draw.top_k - 1;
+    std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+    least = *last;
+    std::erase_if(sorted, [&](uint64_t weight) { return weight < least; });
+  }
+  if (draw.top_p < 1) {
+    const uint64_t need = share_of_weight(draw.top_p, sum_from(least, sorted));
+    least = std::max(least, weight_that_reaches(need, sorted));
+  }
+  least = std::max(least, share_of_weight(draw.min_p, kTopSamplingWeight));
+
+  const uint64_t kept = sum_from(least, weights);
+  uint64_t left = std::min(share_of_weight(draw.random, kept), kept - 1);
+  size_t token = 0;
+  for (; weights[token] < least || weights[token] <= left; ++token) {
+    if (weights[token] >= least) left -= weights[token];
+  }
+  return static_cast<int32_t>(token);
+}
+
 Sampler::Sampler(const SamplingSettings& settings) : settings_(settings), random_(settings.seed) {
   check_sampling_settings(settings);
 }
 
-int32_t Sampler::sample(std::span<const float> logits) {
-  const int32_t best = argmax(logits);
-  if (settings_.temperature == 0 || settings_.top_k == 1) return best;
-  const float top = logits[static_cast<size_t>(best)];
-  if (!std::isfinite(top)) return best;
-
-  weights_.clear();
-  sorted_.clear();
-  for (const float logit : logits) {
-    weights_.push_back(sampling_weight(logit, top, settings_.temperature));
-    if (weights_.back() > 0) sorted_.push_back(weights_.back());
-  }
-  uint64_t least = 1;  // of the weights that are kept
-  if (settings_.top_k > 0 && static_cast<size_t>(settings_.top_k) < sorted_.size()) {
-    const auto last = sorted_.begin() + settings_.top_k - 1;
-    std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
-    least = *last;
-    std::erase_if(sorted_, [&](uint64_t weight) { return weight < least; });
-  }
-  if (settings_.top_p < 1) {
-    const uint64_t need = share_of_weight(settings_.top_p, sum_from(least, sorted_));
-    least = std::max(least, weight_that_reaches(need, sorted_));
-  }
-  least = std::max(least, share_of_weight(settings_.min_p, kTopSamplingWeight));
-
+Draw Sampler::next() {
+  Draw draw{.temperature = settings_.temperature,
+            .top_p = settings_.top_p,
+            .min_p = settings_.min_p,
+            .top_k = settings_.top_k};
   // 53 random bits make a double in [0, 1); std's distributions differ between libraries.
-  const double random = static_cast<double>(random_() >> 11) * 0x1.0p-53;
-  const uint64_t kept = sum_from(least, weights_);
-  uint64_t left = std::min(share_of_weight(random, kept), kept - 1);
-  size_t token = 0;
-  for (; weights_[token] < least || weights_[token] <= left; ++token) {
-    if (weights_[token] >= least) left -= weights_[token];
-  }
-  return static_cast<int32_t>(token);
+  if (!draw.is_greedy()) draw.random = static_cast<double>(random_() >> 11) * 0x1.0p-53;
+  return draw;
 }
 
 }  // namespace fovea

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "fovea/ops/sampling_rule.h"
+
 namespace fovea {
 
 /// How a token is drawn. The default is greedy. Tokens as probable as the last one that a cut keeps
@@ -26,20 +28,30 @@ void check_sampling_settings(const SamplingSettings& settings);
 /// empty or holds a NaN.
 int32_t argmax(std::span<const float> logits);
 
+/// Weights of tokens, see sampling_rule.h; kept from draw to draw because it is large.
+struct DrawScratch {
+  std::vector<uint64_t> weights, sorted;
+};
+
+/// Draws a token as `draw` says from logits [vocab_size]: temperature, then top_k, top_p, min_p in
+/// this order. Throws as argmax() does.
+int32_t draw_token(std::span<const float> logits, const Draw& draw, DrawScratch& scratch);
+
 /// Draws tokens; the same seed and logits give the same tokens on any machine.
 class Sampler {
  public:
   /// Throws as check_sampling_settings does.
   explicit Sampler(const SamplingSettings& settings);
 
-  /// Draws from logits [vocab_size]: temperature, then top_k, top_p, min_p in this order.
-  /// Throws as argmax() does.
-  int32_t sample(std::span<const float> logits);
+  /// What decides the next token, wherever it is drawn.
+  Draw next();
+  /// Draws the next token from logits [vocab_size], see draw_token().
+  int32_t sample(std::span<const float> logits) { return draw_token(logits, next(), scratch_); }
 
  private:
   SamplingSettings settings_;
   std::mt19937_64 random_;
-  std::vector<uint64_t> weights_, sorted_;  // of tokens, see sampling_rule.h
+  DrawScratch scratch_;
 };
 
 }  // namespace fovea

@@ -8,6 +8,16 @@
 
 namespace fovea {
 
+/// What a token is drawn by, beside logits.
+struct Draw {
+  double random = 0;      // in [0, 1)
+  float temperature = 0;  // this and the rest as SamplingSettings has them
+  float top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+
+  FOVEA_HOST_DEVICE bool is_greedy() const { return temperature == 0 || top_k == 1; }
+};
+
 /// The most probable token's weight. What is less probable by more than that is not drawn.
 constexpr uint64_t kTopSamplingWeight = uint64_t{1} << 40;
 

@@ -224,4 +224,9 @@ void CpuRowOps::moe(const MoeTask& task) {
   }
 }
 
+void CpuRowOps::draw(const TensorView& logits, const Draw* draw, int32_t* token) {
+  const auto vocab_size = static_cast<size_t>(logits.shape[1]);
+  *token = draw_token({logits.as<const float>(), vocab_size}, *draw, draw_scratch_);
+}
+
 }  // namespace fovea

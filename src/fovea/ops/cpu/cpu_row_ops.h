@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fovea/ops/row_ops.h"
+#include "fovea/ops/sampling.h"
 
 namespace fovea {
 
@@ -28,6 +29,7 @@ class CpuRowOps final : public RowOps {
   void add_normed(const TensorView& x, const TensorView& weight, float eps,
                   const TensorView& residual) override;
   void moe(const MoeTask& task) override;
+  void draw(const TensorView& logits, const Draw* draw, int32_t* token) override;
 
  private:
   struct MoeScratch;
@@ -38,6 +40,7 @@ class CpuRowOps final : public RowOps {
   MatmulScratch scratch_;
   Tensor product_;  // f32, grows: what matmul_add() adds
   std::unique_ptr<MoeScratch> moe_;
+  DrawScratch draw_scratch_;
 };
 
 }  // namespace fovea

@@ -1,11 +1,13 @@
 #include "fovea/ops/cuda/cuda_row_ops.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "fovea/base/checked_math.h"
 #include "fovea/ops/cuda/cuda_matmul.h"
 #include "fovea/ops/cuda/moe.h"
 #include "fovea/ops/cuda/row_kernels.h"
+#include "fovea/ops/cuda/sampling.h"
 #include "fovea/tensor/cuda/device.h"
 #include "fovea/tensor/device_memory.h"
 
@@ -118,6 +120,22 @@ class CudaRowOps final : public RowOps {
   void finish_qkv(const QkvTask& task) override;
   void moe(const MoeTask& task) override;
   bool run_one_row(const OneRowTask& task) override;
+
+  void draw(const TensorView& logits, const Draw* draw, int32_t* token) override {
+    check_argument(logits.dtype == DType::kF32 && logits.rank == 2 && logits.shape[0] == 1 &&
+                       logits.stride[1] == 1 && logits.device == context_.device,
+                   "logits must be GPU memory f32[1, vocab_size], got {}", logits.describe());
+    check_argument(logits.shape[1] > 0 && logits.shape[1] < int64_t{1} << 31,
+                   "there must be 1 ... 2^31 - 1 logits, got {}", logits.shape[1]);
+    const DeviceScope scope(context_);
+    const int64_t scratch_bytes = cuda::draw_scratch_bytes(logits.shape[1]);
+    std::optional<cuda::Workspace> workspace;
+    if (scratch_bytes > 0) {
+      workspace.emplace(cuda::Workspace::padded(scratch_bytes), "weights of tokens", context_);
+    }
+    cuda::launch_draw(logits, draw, token,
+                      workspace ? workspace->take<uint64_t>(logits.shape[1]) : nullptr, stream());
+  }
 
   void activate(GateFunction function, const TensorView& gate_up, const TensorView& out) override {
     check_rows(out, "out", DType::kBF16, 2, out.shape[1], context_.device);
