@@ -207,9 +207,9 @@ void bench(const BenchOptions& options, const CLI::App& command) {
     json["chain"] = chain_json(chain, plan.lengths, options.rival_layer_ms, num_layers);
   }
 
-  if (output && !rows.empty()) output->write(json.dump(2) + "\n");
+  if (output && !rows.empty()) output->write(json_text(json) + "\n");
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else if (!rows.empty()) {
     print_rows(rows, plan.repetitions);
     if (!chain.empty()) {

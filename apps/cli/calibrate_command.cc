@@ -403,7 +403,7 @@ void run(const CalibrateOptions& options, const CLI::App& command) {
     }
   }
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else {
     print(calibration, options);
     fmt::print("{}\n", to_line(conditions));

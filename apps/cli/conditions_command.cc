@@ -42,8 +42,7 @@ void run(const ConditionsOptions& options) {
     OutputFile(options.report).write(conditions_page(options.file, audit));
   }
   if (options.json) {
-    fmt::print("{}\n",
-               to_json(audit).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(to_json(audit)));
     return;
   }
   fmt::print("{}: a report of {}, {} of 10 conditions missing\n\n", options.file, audit.format,

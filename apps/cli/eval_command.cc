@@ -115,10 +115,10 @@ class EvalOutput {
   /// `page` makes the page's HTML, `print_tables` what people read.
   void write(const nlohmann::json& json, const std::function<std::string()>& page,
              const std::function<void()>& print_tables) {
-    if (json_) json_->write(json.dump(2) + "\n");
+    if (json_) json_->write(json_text(json) + "\n");
     if (page_) page_->write(page());
     if (print_json_) {
-      fmt::print("{}\n", json.dump(2));
+      fmt::print("{}\n", json_text(json));
     } else {
       print_tables();
     }
@@ -189,7 +189,9 @@ void score(const std::shared_ptr<const Model>& model, const EvalOptions& options
           fmt::print("{}\n", to_line(conditions));
         });
   }
-  for (const std::string& note : journal->notes()) fmt::print(stderr, "fovea: note: {}\n", note);
+  for (const std::string& note : journal->notes()) {
+    print_aside(fmt::format("fovea: note: {}\n", note));
+  }
   if (!evaluation.finished) {
     throw Interrupted(options.journal.empty() ? "the tables above are not complete"
                                               : "the same command goes on from " + options.journal);

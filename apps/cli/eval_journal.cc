@@ -93,7 +93,7 @@ EvalJournal::EvalJournal(const std::string& path, const nlohmann::json& settings
   try {
     take_over(read_text(path), settings);
     if (size_ == 0) {
-      write_line(nlohmann::json{{"fovea_eval", settings}, {"version", version_text()}}.dump());
+      write_line(json_text({{"fovea_eval", settings}, {"version", version_text()}}, -1));
     }
   } catch (...) {
     close(descriptor_);
@@ -138,7 +138,7 @@ void EvalJournal::check_settings(const nlohmann::json& header, const nlohmann::j
   for (const auto& [name, value] : settings.items()) {
     check_argument(begun.contains(name) && begun.at(name) == value,
                    "{} is another evaluation's: {} was {} there and is {} here", path_, name,
-                   begun.value(name, nlohmann::json()).dump(), value.dump());
+                   json_text(begun.value(name, nlohmann::json()), -1), json_text(value, -1));
   }
   if (header.at("version") != version_text()) {
     notes_.push_back(
@@ -176,7 +176,7 @@ void EvalJournal::append(const std::string& key, int64_t prompt, const nlohmann:
     line.update(to_json(record));
     line["key"] = key;
     line["prompt"] = prompt;
-    write_line(line.dump());
+    write_line(json_text(line, -1));
   }
   records_[{key, prompt}] = std::move(record);
 }

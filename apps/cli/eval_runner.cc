@@ -9,6 +9,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/report_json.h"
+#include "apps/cli/text_io.h"
 
 namespace fovea::cli {
 namespace {
@@ -50,7 +51,7 @@ class CellRunner {
  private:
   void use(const AttentionSettings& settings) {
     settings_ = settings;
-    key_ = text_hash(subject_.key() + to_json(settings).dump());
+    key_ = text_hash(subject_.key() + json_text(to_json(settings), -1));
     session_.reset();
   }
 

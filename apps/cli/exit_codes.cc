@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "apps/cli/interrupt.h"
 #include "apps/cli/text_io.h"
@@ -18,7 +17,7 @@ namespace fovea::cli {
 namespace {
 
 int report(int exit_code, const std::string& message) {
-  fmt::print(stderr, "fovea: error: {}\n", printable(message));
+  print_aside(fmt::format("fovea: error: {}\n", printable(message)));
   return exit_code;
 }
 
@@ -48,20 +47,17 @@ int exit_code_of(ErrorCode code) {
 }  // namespace
 
 int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
-  if (argc == 1) {
-    fmt::print("{}", app.help());
-    return kExitOk;
-  }
   try {
-    app.parse(argc, argv);
-    std::cout.flush();
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) {
-      return report(kExitUserMistake,
-                    fmt::format("cannot write standard output: {}", std::strerror(errno)));
+    try {
+      if (argc == 1) throw CLI::CallForHelp();
+      app.parse(argc, argv);
+    } catch (const CLI::Success& help_or_version) {
+      app.exit(help_or_version);
     }
+    std::cout.flush();
+    std::fflush(stdout);
+    check_standard_output();
     return kExitOk;
-  } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
     if (app.get_subcommands().empty()) {
       return report(kExitUserMistake,
@@ -72,13 +68,19 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
                   fmt::format("{} (see {} --help)", error.what(), command_path(app)));
   } catch (const Interrupted& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "fovea: interrupted: {}\n", error.what());
+    print_aside(fmt::format("fovea: interrupted: {}\n", error.what()));
     return kExitInterrupted;
   } catch (const Error& error) {
     std::fflush(stdout);
     return report(exit_code_of(error.code()), error.what());
   } catch (const std::bad_alloc&) {
     return report(kExitOurFailure, "out of memory");
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) == 0) {
+      return report(kExitOurFailure, fmt::format("internal error: {}", error.what()));
+    }
+    return report(kExitUserMistake,
+                  fmt::format("cannot write standard output: {}", error.code().message()));
   } catch (const std::exception& error) {
     return report(kExitOurFailure, fmt::format("internal error: {}", error.what()));
   }

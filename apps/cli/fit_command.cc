@@ -30,7 +30,7 @@ void run(const FitOptions& options) {
   });
   if (page) page->write(fit_page(table, fits));
   if (options.json) {
-    fmt::print("{}\n", fits_json(fits, options.question).dump(2));
+    fmt::print("{}\n", json_text(fits_json(fits, options.question)));
   } else {
     fmt::print("{}", fit_tables(table, fits, options.question));
   }

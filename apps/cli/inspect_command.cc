@@ -10,6 +10,7 @@
 
 #include "apps/cli/prompt.h"
 #include "apps/cli/table.h"
+#include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
 #include "fovea/model_io/model_file.h"
 
@@ -132,7 +133,7 @@ void inspect(const InspectOptions& options) {
   nlohmann::json json = inspect_json(ModelFile::open(options.model));
   if (!options.json) return print_text(json, options.tensors);
   if (!options.tensors) json.erase("tensors");
-  fmt::print("{}\n", json.dump(2));
+  fmt::print("{}\n", json_text(json));
 }
 
 }  // namespace

@@ -276,12 +276,12 @@ void kernels(const KernelsOptions& options, const CLI::App& command) {
   conditions.prefix_caching = "none";
   conditions.tokens_counted = "none, kernels alone";
   const nlohmann::json json = kernels_json(report, conditions);
-  if (output) output->write(json.dump(2) + "\n");
+  if (output) output->write(json_text(json) + "\n");
   if (device_file) {
-    device_file->write(device_json(report, conditions.hardware).dump(2) + "\n");
+    device_file->write(json_text(device_json(report, conditions.hardware)) + "\n");
   }
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else {
     print_text(report);
     fmt::print("{}\n", to_line(conditions));

@@ -258,9 +258,9 @@ void needle(NeedleOptions& options, const CLI::App& command) {
   for (const std::string& name : attentions) {
     json["selectors"][name] = to_json(attention_settings(name, options.knobs));
   }
-  if (output && !documents.empty()) output->write(json.dump(2) + "\n");
+  if (output && !documents.empty()) output->write(json_text(json) + "\n");
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else if (!documents.empty()) {
     print_summary(documents);
     fmt::print("{}\n", to_line(conditions));

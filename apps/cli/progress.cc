@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "apps/cli/text_io.h"
 
 namespace fovea::cli {
 
@@ -17,17 +18,13 @@ void ProgressBar::update(const std::string& label, int64_t done, int64_t total) 
   }
   constexpr int64_t kWidth = 24;
   const int64_t filled = total > 0 ? std::clamp<int64_t>(kWidth * done / total, 0, kWidth) : 0;
-  fmt::print(stderr, "\r\x1b[K[{:#<{}}{:.<{}}] {}", "", filled, "", kWidth - filled, label);
-  std::fflush(stderr);
+  print_aside(fmt::format("\r\x1b[K[{:#<{}}{:.<{}}] {}", "", filled, "", kWidth - filled, label));
   last_draw_ = now;
   drawn_ = true;
 }
 
 void ProgressBar::clear() {
-  if (drawn_) {
-    fmt::print(stderr, "\r\x1b[K");
-    std::fflush(stderr);
-  }
+  if (drawn_) print_aside("\r\x1b[K");
   drawn_ = false;
 }
 

@@ -75,6 +75,7 @@ GenerateResult answer(Session& session, const Prompt& prompt, const RunOptions& 
     if (stream) {
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
+      check_standard_output();
     }
     return true;
   };
@@ -156,13 +157,13 @@ void run(const RunOptions& options, const CLI::App& command) {
   conditions.answer_length = fmt::format("{} tokens", result.tokens.size());
   conditions.tokens_counted = "ttft: prompt; tokens/s out: output after the first";
   const nlohmann::json json = run_json(options, *model, prompt, result, conditions);
-  if (output) output->write(json.dump(2) + "\n");
+  if (output) output->write(json_text(json) + "\n");
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else {
     fmt::print("\n");
     std::fflush(stdout);
-    fmt::print(stderr, "{}\n{}\n", summary_line(options, result), to_line(conditions));
+    print_aside(fmt::format("{}\n{}\n", summary_line(options, result), to_line(conditions)));
   }
   if (trace) trace->finish();
   if (result.stop == StopReason::kCancelled) {

@@ -44,7 +44,7 @@ void set_option(CLI::Option& option, const json& value, const std::string& name)
     fail(ErrorCode::kInvalidFile, "'{}': '{}' must be a number, a word, true or false", name,
          key_of(option));
   }
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const std::string text = value.is_string() ? value.get<std::string>() : json_text(value, -1);
   const bool is_default = is_flag(option) ? text == "false" : text == option.get_default_str();
   if (option.count() > 0 || is_default) return;
   try {
@@ -52,7 +52,7 @@ void set_option(CLI::Option& option, const json& value, const std::string& name)
     option.run_callback();
   } catch (const CLI::Error&) {
     fail(ErrorCode::kInvalidFile, "'{}': '{}' cannot be {}", name, key_of(option),
-         shown(value.dump()));
+         shown(json_text(value, -1)));
   } catch (const Error& error) {
     fail(ErrorCode::kInvalidFile, "'{}': {}", name, error.what());
   }
@@ -129,7 +129,7 @@ std::string settings_file_text(const std::string& attention, const json& setting
                      {"attention", attention},
                      {"settings", settings},
                      {"calibration", calibration}};
-  return file.dump(2) + "\n";
+  return json_text(file) + "\n";
 }
 
 }  // namespace fovea::cli

@@ -228,11 +228,11 @@ void sweep(SweepOptions options, const CLI::App& command) {
   json["rows"] = outcome.record.to_json();
   json["fits"] = fits_json(fits, options.fit);
   json["notes"] = notes;
-  if (output) output->write(json.dump(2) + "\n");
+  if (output) output->write(json_text(json) + "\n");
   if (csv) csv->write(worth::write_sweep_table(table));
   if (page) page->write(sweep_page(table, fits, notes, condition_entries(conditions)));
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else {
     fmt::print("{}\n{}\n", outcome.record.to_text(), fit_tables(fitted, fits, options.fit));
     for (const std::string& note : notes) fmt::print("note: {}\n", note);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/cli/text_io.h"
 #include "fovea/base/error.h"
 #include "fovea/engine/session.h"
 #include "fovea/worth/completion_stream.h"
@@ -197,7 +198,7 @@ std::optional<SweepSample> CompletionClient::Impl::try_complete(const std::strin
   request.path = path(options.chat ? "/v1/chat/completions" : "/v1/completions");
   request.set_header("Content-Type", "application/json");
   request.set_header("Accept", "text/event-stream");
-  request.body = request_body(prompt, max_tokens).dump();
+  request.body = json_text(request_body(prompt, max_tokens), -1);
 
   CompletionStream stream(max_tokens);
   std::exception_ptr error;  // must not pass through the library

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/interrupt.h"
 #include "fovea/base/error.h"
@@ -78,11 +79,34 @@ void check_utf8(std::string_view text, std::string_view what) {
 }
 
 std::string read_utf8_text(const std::string& path) {
-  const std::string text = read_text(path);
+  std::string text = read_text(path);
   const std::string name = path == "-" ? "standard input" : path;
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   check_argument(!text.empty(), "{} holds no text", name);
+  check_argument(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"),
+                 "{} is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 converts it", name);
   check_utf8(text, name);
+  const size_t nul = text.find('\0');
+  check_argument(nul == std::string::npos,
+                 "{} is no text: NUL at offset {}; if it is UTF-16, iconv -f UTF-16LE -t UTF-8 "
+                 "converts it",
+                 name, nul);
   return text;
+}
+
+std::string json_text(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void check_standard_output() {
+  const int reason = errno;
+  if (std::ferror(stdout) == 0) return;
+  fail(ErrorCode::kInvalidFile, "cannot write standard output: {}", std::strerror(reason));
+}
+
+void print_aside(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {

@@ -1,6 +1,7 @@
 // Text that comes in (a prompt) and text that goes out (a report): checked before long work begins.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -32,9 +33,20 @@ std::string printable(std::string_view text);
 /// (surrogates, overlong forms and code points past U+10FFFF are not).
 void check_utf8(std::string_view text, std::string_view what);
 
-/// read_text() of a file that must hold text: throws kInvalidArgument as well when it is empty or
-/// not UTF-8.
+/// read_text() of a file that must hold text, without the mark of UTF-8 that some editors put in
+/// front. Throws kInvalidArgument as well when it is empty, not UTF-8 or holds a NUL, as UTF-16
+/// does.
 std::string read_utf8_text(const std::string& path);
+
+/// `json` as text, `indent` spaces a level (-1: one line). Bytes of names that are not UTF-8, which
+/// JSON cannot hold, become U+FFFD.
+std::string json_text(const nlohmann::json& json, int indent = 2);
+
+/// Throws kInvalidFile when what was last written to standard output did not arrive.
+void check_standard_output();
+
+/// Writes to standard error. One that is closed or full is no reason to fail.
+void print_aside(std::string_view text);
 
 /// A file for a report. It is opened when made, so that a path that cannot be written is an error
 /// before the work and not after it. Until write(), an existing file keeps its content, and a file

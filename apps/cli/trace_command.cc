@@ -280,7 +280,7 @@ void run(const TraceOptions& options) {
   if (!options.json && reports.size() > 1) print_files(reports);
   if (page) page->write(trace_page(reports, options.win));
   if (!options.json) return;
-  fmt::print("{}\n", (json.size() == 1 ? json.front() : json).dump(2));
+  fmt::print("{}\n", json_text(json.size() == 1 ? json.front() : json));
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ void answer_shares(const Shares& shares, const WorthOptions& options) {
                            {"prefill", phase_json(shares.prefill, options.prefill_speedup())},
                            {"decode", phase_json(shares.decode, options.decode_speedup())}};
     if (request) json["request"] = request_json(request->shape, request->win);
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
     return;
   }
   print_shares(shares, options);
@@ -178,7 +178,7 @@ void answer_points(const WorthOptions& options) {
     OutputFile(options.report).write(points_page(points, law, contexts, options.win.speedup));
   }
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
     return;
   }
   fmt::print(
@@ -220,7 +220,7 @@ void answer_claim(const WorthOptions& options) {
   }
   if (!options.report.empty()) OutputFile(options.report).write(claim_page(implied, table));
   if (options.json) {
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json));
   } else {
     fmt::print("{}", to_text(table));
   }
@@ -288,7 +288,7 @@ void answer_models(const WorthOptions& options) {
   }
   if (!options.report.empty()) write_model_report(question, options, {});
   if (options.json) {
-    fmt::print("{}\n", model_json(question, options.win.speedup).dump(2));
+    fmt::print("{}\n", json_text(model_json(question, options.win.speedup)));
   } else {
     fmt::print("{}", model_tables(question, options.win.speedup));
   }

@@ -40,6 +40,28 @@ TEST(Printable, IsOneLineOfUtf8WithoutControlBytes) {
   EXPECT_EQ(printable("\x1b[1m\t\x7f\xff\xe2\x82"), R"(\x1b[1m\x09\x7f\xff\xe2\x82)");
 }
 
+std::string read_error(const std::string& text) {
+  const test::TempDir folder;
+  std::ofstream(folder.file("a.txt"), std::ios::binary) << text;
+  try {
+    return "read " + read_utf8_text(folder.file("a.txt"));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(ReadUtf8Text, LeavesTheMarkOfUtf8Out) {
+  EXPECT_EQ(read_error("\xef\xbb\xbfhello"), "read hello");
+  EXPECT_THAT(read_error("\xef\xbb\xbf"), HasSubstr("holds no text"));
+}
+
+TEST(ReadUtf8Text, SaysHowToConvertUtf16) {
+  using namespace std::string_literals;
+  EXPECT_THAT(read_error("\xff\xfeh\0i\0"s), HasSubstr("iconv -f UTF-16 -t UTF-8"));
+  EXPECT_THAT(read_error("\xfe\xff\0h\0i"s), HasSubstr("iconv -f UTF-16 -t UTF-8"));
+  EXPECT_THAT(read_error("h\0i\0"s), HasSubstr("NUL at offset 1"));
+}
+
 class OutputFileTest : public testing::Test {
  protected:
   const test::TempDir temp_;
