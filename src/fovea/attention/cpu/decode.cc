@@ -211,7 +211,7 @@ class Decode {
 
   bool can_multiply_codes() const {
     const KvView& kv = params_.kv;
-    return kernel_.code_weights != nullptr && kv.holds_codes() && params_.q.dtype == DType::kBF16 &&
+    return kernel_.code_weights != nullptr && kv.holds_codes() &&
            kv.page_size % (kv.k.dtype == DType::kI8 ? kUnitKeys : kGroupKeys) == 0;
   }
 

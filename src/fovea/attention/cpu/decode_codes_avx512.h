@@ -182,9 +182,12 @@ class DecodeCodes {
     load_queries();
     const int num_groups = static_cast<int>((job_.num_keys + kGroupKeys - 1) / kGroupKeys);
     for (int g = 0; g < num_groups; ++g) {
-      const CodeGroup& ahead = job_.codes[g + 2 < num_groups ? g + 2 : g];
       for (int half = 0; half < 2; ++half) {
-        prefetch_keys(ahead, half);
+        if (g + 2 < num_groups) {
+          prefetch_keys(job_.codes[g + 2], half);
+        } else {
+          prefetch_values(num_groups, 2 * (g + 2 - num_groups) + half);
+        }
         for (int r = 0; r < job_.num_rows; r += 4) {
           with_up_to_4(job_.num_rows - r,
                        [&]<int kNumRows>() { add_logits<kNumRows>(r, g, half); });
@@ -237,6 +240,16 @@ class DecodeCodes {
     const std::byte* keys = group.k + 16 * half * group.k_stride;
     for (int t = 0; t < 16; ++t, keys += group.k_stride) {
       for (int64_t c = 0; c < job_.head_dim; c += kCodeVector) __builtin_prefetch(keys + c);
+    }
+  }
+
+  // The `part` of the channels that are read first.
+  void prefetch_values(int num_groups, int part) const {
+    for (int g = 0; g < num_groups; g += kUnitKeys / kGroupKeys) {
+      const CodeGroup& group = job_.codes[g];
+      for (int c = 0; c < kChannels; ++c) {
+        __builtin_prefetch(group.v + (kChannels * part + c) * group.v_stride);
+      }
     }
   }
 

@@ -145,6 +145,20 @@ struct GenericSimd {
 
 #if defined(__AVX2__)
 struct Avx2Simd : GenericSimd<8> {
+  /// What load_f8() divides by: f16 with the same bits as an E4M3 is that much smaller.
+  static constexpr float kF8Unit = 256;
+  static Vec load_i8(const std::byte* codes) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
+  }
+  static Vec load_f8(const std::byte* codes) {
+    const __m128i wide =
+        _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+    const __m128i bits = _mm_slli_epi16(wide, 7), largest = _mm_set1_epi16(0x3f80);
+    const __m128i is_nan = _mm_cmpeq_epi16(_mm_and_si128(bits, largest), largest);
+    const __m128i half = _mm_andnot_si128(_mm_set1_epi16(0x4000), bits);
+    return _mm256_cvtph_ps(_mm_or_si128(half, is_nan));
+  }
   static Vec load_bf16(const uint16_t* p) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16);
@@ -157,6 +171,10 @@ struct Avx2Simd : GenericSimd<8> {
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
   }
+  static void store_sums(float* p, const Vec* a) {
+    const __m256 lanes = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1)));
+  }
   static bool any_greater(Vec a, Vec b) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
   }
@@ -165,6 +183,19 @@ struct Avx2Simd : GenericSimd<8> {
 
 #if defined(__AVX512F__)
 struct Avx512Simd : GenericSimd<16> {
+  static constexpr float kF8Unit = Avx2Simd::kF8Unit;
+  static Vec load_i8(const std::byte* codes) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+  }
+  static Vec load_f8(const std::byte* codes) {
+    const __m256i wide =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i bits = _mm256_slli_epi16(wide, 7), largest = _mm256_set1_epi16(0x3f80);
+    const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(bits, largest), largest);
+    const __m256i half = _mm256_andnot_si256(_mm256_set1_epi16(0x4000), bits);
+    return _mm512_cvtph_ps(_mm256_or_si256(half, is_nan));
+  }
   static constexpr bool kTransposes = true;
   static Vec load_bf16(const uint16_t* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

@@ -109,8 +109,8 @@ struct TileKernel {
   void (*attend)(const TileJob& job, std::byte* scratch);
   void (*decode_weights)(const DecodeJob& job);
   void (*decode_values)(const DecodeJob& job);
-  /// The same for queries of bf16 and keys that are codes, of i8 in pages of whole units; null
-  /// where there is nothing better than widening them first. A value of NaN reaches all rows,
+  /// The same for keys that are codes, of i8 in pages of whole units; null where there is nothing
+  /// better than widening them first. A value of NaN reaches all rows,
   /// whatever their weights.
   void (*code_weights)(const DecodeJob& job) = nullptr;
   void (*code_values)(const DecodeJob& job) = nullptr;

@@ -1,4 +1,5 @@
 // Tiles with AVX2 and FMA.
+#include "fovea/attention/cpu/decode_codes_f32.h"
 #include "fovea/attention/cpu/f32_kernel.h"
 
 namespace fovea::cpu {
@@ -13,6 +14,9 @@ struct Avx2Isa : F32Isa<Avx2Isa, Avx2Simd> {
 
 }  // namespace
 
-const TileKernel& avx2_tile_kernel() { return make_tile_kernel<Avx2Isa>(); }
+const TileKernel& avx2_tile_kernel() {
+  static const TileKernel kernel = with_codes_in_f32<Avx2Simd>(make_tile_kernel<Avx2Isa>());
+  return kernel;
+}
 
 }  // namespace fovea::cpu

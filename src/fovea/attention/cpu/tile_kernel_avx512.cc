@@ -1,4 +1,5 @@
 // Tiles with AVX-512.
+#include "fovea/attention/cpu/decode_codes_f32.h"
 #include "fovea/attention/cpu/f32_kernel.h"
 
 namespace fovea::cpu {
@@ -13,6 +14,9 @@ struct Avx512Isa : F32Isa<Avx512Isa, Avx512Simd> {
 
 }  // namespace
 
-const TileKernel& avx512_tile_kernel() { return make_tile_kernel<Avx512Isa>(); }
+const TileKernel& avx512_tile_kernel() {
+  static const TileKernel kernel = with_codes_in_f32<Avx512Simd>(make_tile_kernel<Avx512Isa>());
+  return kernel;
+}
 
 }  // namespace fovea::cpu
