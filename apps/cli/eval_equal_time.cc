@@ -39,14 +39,20 @@ struct Mixture {
   }
 };
 
-// Where a method, its rows in order of time, takes `time_ms`; null when all its rows take longer.
+// Where a method, its rows in order of time, takes `time_ms`, or the row that keeps most where none
+// takes longer; null when all its rows take longer.
 std::optional<Mixture> at_time(const std::vector<const EvalRow*>& rows, EvalClock clock,
                                double time_ms) {
   const auto slower = std::find_if(
       rows.begin(), rows.end(), [&](const EvalRow* row) { return time_of(*row, clock) > time_ms; });
   if (slower == rows.begin()) return std::nullopt;
+  if (slower == rows.end()) {
+    const EvalRow* densest = *std::max_element(
+        rows.begin(), rows.end(),
+        [](const EvalRow* a, const EvalRow* b) { return a->mean_density() < b->mean_density(); });
+    return Mixture{densest, densest, 0};
+  }
   const EvalRow* faster = *(slower - 1);
-  if (slower == rows.end()) return Mixture{faster, faster, 0};
   const double begin = time_of(*faster, clock);
   return Mixture{faster, *slower, (time_ms - begin) / (time_of(**slower, clock) - begin)};
 }
@@ -108,7 +114,7 @@ std::vector<EqualTimeRow> compare_at_equal_time(const Evaluation& evaluation,
         row.clock = clock;
         row.time_ms = time_ms;
         row.density = mixture->of(mixture->faster->mean_density(), mixture->slower->mean_density());
-        row.is_slowest = mixture->faster == mixture->slower;
+        row.is_densest = mixture->faster == mixture->slower;
         row.difference = difference_at(evaluation, group, *mixture, *other, seed);
         result.push_back(row);
       }
@@ -127,7 +133,7 @@ worth::ReportTable equal_time_table(const Evaluation& evaluation,
     table.rows.push_back({row.attention, evaluation.variants[row.reference].name(with_block_size),
                           clock_name(row.clock), format_seconds(row.time_ms / 1e3),
                           fmt::format("{:.2f} %{}", 100 * row.density,
-                                      row.is_slowest ? ", its most, and is faster" : ""),
+                                      row.is_densest ? ", its most, and is faster" : ""),
                           difference_text(row.difference)});
   }
   return table;
@@ -145,7 +151,7 @@ nlohmann::json equal_time_json(const Evaluation& evaluation, const EvalGroup& gr
                     {"counted", clock_name(row.clock)},
                     {"time_ms", row.time_ms},
                     {"density", row.density},
-                    {"is_slowest", row.is_slowest},
+                    {"is_densest", row.is_densest},
                     {"difference", difference_json(row.difference)}});
   }
   return list;

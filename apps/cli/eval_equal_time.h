@@ -24,7 +24,7 @@ struct EqualTimeRow {
   EvalClock clock = EvalClock::kPrefill;
   double time_ms = 0;
   double density = 0;              // interpolated as well
-  bool is_slowest = false;         // all its densities took less: at the one that took longest
+  bool is_densest = false;         // none of its densities took longer: at the largest
   quality::Difference difference;  // its score minus the reference's; times are taken as they are
 };
 

@@ -163,13 +163,13 @@ TEST(EvalEqualTime, InterpolatesBetweenMeasuredDensities) {
   EXPECT_EQ(rows[0].time_ms, 20);
   EXPECT_NEAR(rows[0].density, 0.15, 1e-12);  // half-way between 15 and 25 ms
   EXPECT_NEAR(rows[0].difference.mean, (4.0 - 2.0) / 8, 1e-12);
-  EXPECT_FALSE(rows[0].is_slowest);
+  EXPECT_FALSE(rows[0].is_densest);
   EXPECT_EQ(rows[0].difference.num_differing, 3);  // half an answer counts as a difference
   EXPECT_NEAR(rows[1].density, 0.2 + 0.2 * 15 / 20, 1e-12);
   EXPECT_NEAR(rows[1].difference.mean, (5 + 2 * 0.75 - 4) / 8, 1e-12);
   EXPECT_EQ(rows[2].clock, EvalClock::kAttention);
   EXPECT_EQ(rows[2].time_ms, 2);
-  EXPECT_TRUE(rows[2].is_slowest);
+  EXPECT_TRUE(rows[2].is_densest);
   EXPECT_NEAR(rows[2].density, 0.4, 1e-12);
   EXPECT_NEAR(rows[2].difference.mean, (7.0 - 2.0) / 8, 1e-12);
 
@@ -183,6 +183,18 @@ TEST(EvalEqualTime, InterpolatesBetweenMeasuredDensities) {
   const std::string page = eval_page(evaluation, groups, {rows}, "rescue", {}, {});
   EXPECT_THAT(page, AllOf(HasSubstr("score against time"),
                           HasSubstr("attention\u00a0and\u00a0selection"), Not(HasSubstr("nan"))));
+}
+
+TEST(EvalEqualTime, WhereNoDensityTakesLongerItIsTheLargestWhateverNoiseSays) {
+  Evaluation evaluation = three_densities();
+  for (PromptRecord& record : evaluation.cells[4].records) record.attention_ms = 1.9;  // 10 %
+  const std::vector<EvalGroup> groups = summarize(evaluation, "rescue", 1);
+  const std::vector<EqualTimeRow> rows = compare_at_equal_time(evaluation, groups[0], "rescue", 1);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[2].clock, EvalClock::kAttention);
+  EXPECT_TRUE(rows[2].is_densest);
+  EXPECT_NEAR(rows[2].density, 0.4, 1e-12);
+  EXPECT_NEAR(rows[2].difference.mean, (7.0 - 2.0) / 8, 1e-12);
 }
 
 TEST(EvalEqualTime, SaysNothingWithoutAReferenceOrTheClock) {
