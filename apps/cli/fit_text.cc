@@ -28,8 +28,9 @@ std::string prefill_tables(const Fits& fits, const std::vector<int64_t>& lengths
                           value_with_error(fit.a_s * 1e3, fit.a_se * 1e3, 1),
                           value_with_error(fit.b_s * 1e6, fit.b_se * 1e6, 2),
                           value_with_error(fit.c_s * 1e12, fit.c_se * 1e12, 1),
-                          fit.weighting == Weighting::kAbsolute ? format_seconds(fit.sigma)
-                                                                : format_percent(fit.sigma)});
+                          !std::isfinite(fit.sigma)               ? "-"
+                          : fit.weighting == Weighting::kAbsolute ? format_seconds(fit.sigma)
+                                                                  : format_percent(fit.sigma)});
   }
   text += coefficients.to_string() + "\n";
 
@@ -57,6 +58,7 @@ std::string prefill_tables(const Fits& fits, const std::vector<int64_t>& lengths
     const PrefillFit& first = fits.prefill[i - 1];
     const PrefillFit& second = fits.prefill[i];
     if (!first.b_shared || !second.b_shared || first.weighting != second.weighting) continue;
+    if (first.c_s <= 0 || second.c_s <= 0) continue;
     text += fmt::format("c of {} over c of {}: {:.2f} ({})\n", second.backend, first.backend,
                         second.c_s / first.c_s, kind_of(first));
   }

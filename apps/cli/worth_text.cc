@@ -63,9 +63,12 @@ std::string verdict_text(double low, double high, double speedup) {
   const std::string returns =
       most - least < 5e-4 ? format_speedup(least)
                           : fmt::format("{} to {}", format_speedup(least), format_speedup(most));
-  std::string text = fmt::format(
-      "attention takes {}; a kernel {:g}x faster returns {} for the step, no kernel more than {}",
-      format_share(low, high), speedup, returns, format_speedup(worth::step_ceiling(high)));
+  const double ceiling = worth::step_ceiling(high);
+  std::string text =
+      fmt::format("attention takes {}; a kernel {:g}x faster returns {} for the step, {}",
+                  format_share(low, high), speedup, returns,
+                  std::isfinite(ceiling) ? "no kernel more than " + format_speedup(ceiling)
+                                         : "and faster kernels return more without a limit");
   if (most < kLittle) return text + ": work elsewhere";
   if (least >= kMuch) return text + ": rewrite the kernel";
   if (least < kLittle && most >= kMuch) return text + ": classify the unknown kernels first";

@@ -101,7 +101,7 @@ TEST(TraceCommand, Mistakes) {
   expect_mistake({"trace", file.path(), "--speedup", "0"}, "speed-up");
   expect_mistake({"trace", file.path(), "--ttft", "500"}, "--output");
   expect_mistake({"trace", file.path(), "--from", "1"}, "--perfetto");
-  expect_mistake({"trace", file.path(), "--perfetto", file.path()}, "overwrite");
+  expect_mistake({"trace", file.path(), "--perfetto", file.path()}, "overwritten");
   const File rules("fovea_cli_bad_rules.txt", "attention\n");
   expect_mistake({"trace", file.path(), "--families", rules.path()}, "line 1");
 }
@@ -268,6 +268,17 @@ TEST(FitCommand, PublishedTable) {
   const nlohmann::json json = json_of(run_fovea({"fit", csv.path(), "--json"}));
   EXPECT_NEAR(json["prefill"][0]["c_s"].get<double>() * 1e12, 3688.9, 0.1);
   EXPECT_TRUE(json["prefill"][0]["shares"][2]["extrapolated"].get<bool>());
+}
+
+TEST(FitCommand, ThreeLengthsFitWithoutErrorsAndWithoutNan) {
+  const ProcessResult result = run_fovea(
+      {"fit", "-"}, "n,A_ttft_s,B_ttft_s\n512,.026,.026\n1024,.058,.054\n2048,.141,.102\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no error: too few lengths"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("nan")));
+  // B's c came out below 0: no ratio of the two means anything.
+  EXPECT_THAT(result.out, HasSubstr("c came out below 0"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("c of B over c of A")));
 }
 
 TEST(FitCommand, Mistakes) {
