@@ -267,7 +267,7 @@ void add_bench_command(CLI::App& app) {
       ->type_name("MS,MS,...");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
   add_attention_options(*command, options->knobs);
   command->footer(
       "Examples:\n"

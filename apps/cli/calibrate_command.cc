@@ -475,7 +475,7 @@ void add_calibrate_command(CLI::App& app) {
       ->type_name("PATH");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("-o,--output", options->output, "Write the settings for --settings to read")
-      ->type_name("FILE");
+      ->type_name("OUT");
   options->knobs.min_sparse_len = 0;  // what would be read densely says nothing about the selector
   add_attention_options(*command, options->knobs);
   command->footer(

@@ -193,8 +193,9 @@ void score(const std::shared_ptr<const Model>& model, const EvalOptions& options
     print_aside(fmt::format("fovea: note: {}\n", note));
   }
   if (!evaluation.finished) {
-    throw Interrupted(options.journal.empty() ? "the tables above are not complete"
-                                              : "the same command goes on from " + options.journal);
+    throw Interrupted(!options.journal.empty() ? "the same command goes on from " + options.journal
+                      : groups.empty()         ? "no prompt was finished by every attention"
+                                               : "the tables above are not complete");
   }
 }
 

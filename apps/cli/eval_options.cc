@@ -143,7 +143,7 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   command
       .add_option("--journal", options.journal,
                   "Keep each finished prompt in this file; the same command goes on from there")
-      ->type_name("FILE");
+      ->type_name("OUT");
   command.add_option("--report", options.report, "Write an HTML page with charts")
       ->type_name("OUT");
   command.add_flag("--diagnose", options.diagnose,
@@ -152,7 +152,7 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
                    "prompts a task unless --questions is given");
   command.add_flag("--json", options.json, "Print JSON instead of tables");
   command.add_option("-o,--output", options.output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
 }
 
 }  // namespace fovea::cli

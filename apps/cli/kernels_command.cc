@@ -317,11 +317,11 @@ void add_kernels_command(CLI::App& app) {
       "Time each kernel for as long as this, three times at least");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
   command
       ->add_option("--device-file", options->device_file,
                    "Write this machine's rates for 'fovea worth --device FILE'")
-      ->type_name("FILE");
+      ->type_name("OUT");
   options->knobs.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(

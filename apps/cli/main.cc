@@ -13,6 +13,7 @@
 #include "apps/cli/inspect_command.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/kernels_command.h"
+#include "apps/cli/named_files.h"
 #include "apps/cli/needle_command.h"
 #include "apps/cli/run_command.h"
 #include "apps/cli/strict_numbers.h"
@@ -43,6 +44,7 @@ int main(int argc, char** argv) {
   fovea::cli::add_fit_command(app);
   fovea::cli::add_conditions_command(app);
   fovea::cli::refuse_odd_numbers(app);
+  fovea::cli::refuse_odd_files(app);
   fovea::cli::install_interrupt_handler();
   return fovea::cli::parse_and_run(app, argc, argv);
 }

@@ -304,7 +304,7 @@ void add_needle_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON instead of text");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
   options->knobs.density = 0.05f;
   add_attention_options(*command, options->knobs);
   command->footer(

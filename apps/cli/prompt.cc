@@ -94,7 +94,8 @@ Prompt make_prompt(const Model& model, const std::string& text, const PromptOpti
   Prompt prompt;
   std::vector<int32_t> tokens =
       tokenizer.encode(text, {.add_bos = false, .parse_special = options.raw});
-  prompt.was_cut = length > 0 && static_cast<int64_t>(tokens.size()) > length;
+  prompt.text_tokens = static_cast<int64_t>(tokens.size());
+  prompt.was_cut = length > 0 && prompt.text_tokens > length;
   if (prompt.was_cut) tokens.erase(tokens.begin(), tokens.end() - length);
   if (chat) {
     std::vector<ChatMessage> messages;

@@ -35,8 +35,9 @@ std::string_view chat_family_name(ChatFamily family);
 
 struct Prompt {
   std::vector<int32_t> tokens;
-  std::string chat;      // "chatml", or "none" when the text went as it is
-  bool was_cut = false;  // by --length
+  std::string chat;         // "chatml", or "none" when the text went as it is
+  bool was_cut = false;     // by --length
+  int64_t text_tokens = 0;  // of the whole text, before the cut
 };
 
 /// Tokens of `text`: the last `length` of them if that is given, in the model's chat format unless

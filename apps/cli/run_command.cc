@@ -51,8 +51,6 @@ void check_options(const RunOptions& options, const CLI::App& command) {
                  options.chunk_size);
   if (!options.prompt.length.empty()) parse_tokens(options.prompt.length, "--length");
   check_argument(options.trace != "-", "--trace needs a file: standard output holds the answer");
-  check_argument(options.trace.empty() || options.trace != options.output,
-                 "--trace and --output name the same file, {}", options.trace);
   if (!options.trace.empty()) OutputFile{options.trace};  // throws unless it can be written
 }
 
@@ -87,12 +85,18 @@ GenerateResult answer(Session& session, const Prompt& prompt, const RunOptions& 
   }
 }
 
-std::string summary_line(const RunOptions& options, const GenerateResult& result) {
+std::string cut_of(const Prompt& prompt) {
+  return prompt.was_cut ? fmt::format(" (the end of the text's {})", prompt.text_tokens) : "";
+}
+
+std::string summary_line(const RunOptions& options, const Prompt& prompt,
+                         const GenerateResult& result) {
   const auto tokens = static_cast<double>(result.prompt_tokens);
-  std::string line = fmt::format(
-      "{} prompt tokens, ttft {} ({:.0f} tokens/s), {} density {}, {} tokens out",
-      result.prompt_tokens, format_seconds(result.ttft_ms / 1e3), tokens / (result.ttft_ms / 1e3),
-      options.attention, format_percent(result.prefill.density()), result.tokens.size());
+  std::string line =
+      fmt::format("{} prompt tokens{}, ttft {} ({:.0f} tokens/s), {} density {}, {} tokens out",
+                  result.prompt_tokens, cut_of(prompt), format_seconds(result.ttft_ms / 1e3),
+                  tokens / (result.ttft_ms / 1e3), options.attention,
+                  format_percent(result.prefill.density()), result.tokens.size());
   if (!result.itl_ms.empty())
     line += fmt::format(" at {:.1f} tokens/s", result.decode_tokens_per_s());
   if (result.decode_density < 1)
@@ -111,6 +115,7 @@ nlohmann::json run_json(const RunOptions& options, const Model& model, const Pro
   json["selector"] = to_json(attention_settings(options.attention, options.knobs));
   json["chat"] = prompt.chat;
   json["prompt_cut"] = prompt.was_cut;
+  json["text_tokens"] = prompt.text_tokens;
   json["prompt_hash"] = prompt_hash(prompt.tokens);
   json["prompt_tokens"] = result.prompt_tokens;
   json["output_tokens"] = result.tokens.size();
@@ -163,7 +168,8 @@ void run(const RunOptions& options, const CLI::App& command) {
   } else {
     fmt::print("\n");
     std::fflush(stdout);
-    print_aside(fmt::format("{}\n{}\n", summary_line(options, result), to_line(conditions)));
+    print_aside(
+        fmt::format("{}\n{}\n", summary_line(options, prompt, result), to_line(conditions)));
   }
   if (trace) trace->finish();
   if (result.stop == StopReason::kCancelled) {
@@ -202,12 +208,12 @@ void add_run_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON instead of the text");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
   command
       ->add_option("--trace", options->trace,
                    "Write where each step's time went, for 'fovea trace' and Perfetto; .gz is "
                    "compressed")
-      ->type_name("FILE");
+      ->type_name("OUT");
   add_prompt_options(*command, options->prompt);
   add_sampling_options(*command, *options);
   // A prompt mostly ends with its question, whose own rows lose most; docs/quality.md.

@@ -279,7 +279,7 @@ void add_sweep_command(CLI::App& app) {
       ->type_name("OUT");
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("-o,--output", options->output, "Write the JSON to a file as well")
-      ->type_name("FILE");
+      ->type_name("OUT");
   ServerOptions& server = options->server;
   command
       ->add_option("--url", server.url,

@@ -92,6 +92,7 @@ TEST(Run, JsonHasTimesAccountingAndConditions) {
   expect_conditions(json);
   EXPECT_EQ(json.at("prompt_tokens"), 1024);
   EXPECT_EQ(json.at("prompt_cut"), true);
+  EXPECT_GT(json.at("text_tokens"), json.at("prompt_tokens"));
   EXPECT_EQ(json.at("output_tokens"), 4);
   EXPECT_EQ(json.at("selector").at("method"), "witness");
   EXPECT_EQ(json.at("selector").at("dense_tail_blocks"), 2);

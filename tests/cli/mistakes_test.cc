@@ -59,6 +59,15 @@ TEST(Mistake, CommandLine) {
   expect_mistake({"--frob"}, "unknown option \"--frob\"");
 }
 
+TEST(Mistake, WordsThatAreNearlyRight) {
+  expect_mistake(run_with({"-p", "x", "--atention", "dense"}),
+                 "unknown option \"--atention\", did you mean --attention? (see fovea run --help)");
+  expect_mistake(run_with({"-p", "x", "--frobnicate=3"}), "unknown option \"--frobnicate\" (see");
+  expect_mistake({"evaal"}, "unknown command \"evaal\", did you mean eval? (see fovea --help)");
+  expect_mistake(run_with({"-p", "x", "-n", "1", "-n", "2"}),
+                 "--max-new-tokens is given more than once (see");
+}
+
 TEST(Mistake, KernelsOfAGpu) {
   expect_mistake({"kernels", "--device", "tpu"}, "--device must be cpu, cuda or cuda:N");
   expect_mistake({"kernels", "--device", "cuda", "--lengths", "2K"}, "--lengths does not apply");
@@ -172,6 +181,41 @@ TEST(Mistake, OutputThatCannotBeWrittenIsSaidBeforeTheWork) {
                  "cannot write no/such/folder/x.json");
   expect_mistake({"needle", "-m", kModel, "-f", "LICENSE", "-o", "no/such/folder/x.json"},
                  "cannot write no/such/folder/x.json");
+}
+
+TEST(Mistake, OneFileForTwoThings) {
+  const test::TempDir folder;
+  const std::string file = folder.file("a.txt");
+  const std::string link = folder.file("link.txt");
+  std::ofstream(file) << "n,ttft_s\n1024,1\n2048,2\n4096,5\n";
+  std::filesystem::create_symlink(file, link);
+  const std::string named = " name the same file, " + folder.path();
+  for (const Arguments& arguments :
+       {run_with({"-f", file, "-o", link}), run_with({"-f", file, "--trace", link}),
+        Arguments{"run", "-m", file, "-p", "x", "-o", link},
+        Arguments{"bench", "-m", kModel, "-f", file, "-o", link},
+        Arguments{"needle", "-m", kModel, "-f", file, "-o", link},
+        Arguments{"eval", "-m", kModel, "-f", file, "--report", link},
+        Arguments{"eval", "-m", kModel, "-f", "LICENSE", "--journal", file, "-o", link},
+        Arguments{"eval", "-m", kModel, "-f", "LICENSE", "--texts", "LICENSE," + file, "-o", link},
+        Arguments{"calibrate", "-m", kModel, "-f", file, "--max-loss", "1", "-o", link},
+        Arguments{"fit", file, "--report", link}, Arguments{"conditions", file, "--report", link},
+        Arguments{"trace", file, "--report", link}, Arguments{"trace", file, "--perfetto", link},
+        Arguments{"sweep", "-m", kModel, "--csv", file, "-o", link},
+        Arguments{"kernels", "-o", file, "--device-file", link}}) {
+    expect_mistake(arguments, named);
+  }
+  EXPECT_EQ(std::filesystem::file_size(file), 30u);
+  const std::string missing = folder.file("b.json");
+  expect_mistake(run_with({"-p", "x", "-o", missing, "--trace", missing}), "name the same file");
+  EXPECT_FALSE(std::filesystem::exists(missing));
+}
+
+TEST(Mistake, AFileWithoutAName) {
+  expect_mistake(run_with({"-p", "x", "-o", ""}), "--output needs the name of a file");
+  expect_mistake(run_with({"-p", "x", "-f", ""}), "--file needs the name of a file");
+  expect_mistake({"run", "-m", "", "-p", "x"}, "--model needs the name of a file");
+  expect_mistake({"fit", ""}, "the file to read needs the name of a file");
 }
 
 TEST(Mistake, OneStreamForTwoThings) {
