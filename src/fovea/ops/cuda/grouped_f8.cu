@@ -38,20 +38,6 @@ __device__ inline void add_half(float (&sums)[128], uint64_t a, uint64_t b,
   }
 }
 
-/// Whether a CTA has tiles left: it takes turns with others, or finds out.
-template <bool kTakesTurns>
-class TilesLeft {
- public:
-  __device__ explicit TilesLeft(const GroupedParams& p) {
-    if constexpr (kTakesTurns) end_ = num_tiles(p);
-  }
-  __device__ bool any() const { return !kTakesTurns || index_ < end_; }
-  __device__ void take_one() { index_ += static_cast<int>(gridDim.x); }
-
- private:
-  int index_ = static_cast<int>(blockIdx.x), end_ = 0;
-};
-
 /// `Store::store<kHalf>(params, tile, warpgroup, turning, sums)` is done with half of a thread's
 /// sums, those of 128 of the 256 rows of weights; the second after the first.
 template <typename Store>
@@ -69,10 +55,10 @@ struct Work {
     warpgroup = static_cast<int>(__reduce_or_sync(~0u, static_cast<unsigned>(warpgroup)));
     float sums[128];
     Tile unstored = {};  // of whom these sums are
-    for (TilesLeft<!kGathers> tiles(p); tiles.any(); tiles.take_one()) {
+    while (true) {
       ptx::mbarrier_wait(ring.full_barrier(), ring.parity);
       const Tile tile = ring.facts().tile;
-      if (kGathers && tile.num_rows == 0) break;
+      if (ptx::uniform(tile.num_rows) == 0) break;
       if (warpgroup * 64 >= tile.num_rows) {
         skip_tile(p, ring);
         continue;

@@ -1,4 +1,4 @@
-// How operands in f8e4m3 come into a grouped product's ring: a thread loads boxes and scales; of
+// How operands in f8e4m3 come into a grouped product's ring: a warp loads boxes and scales; of
 // gathered rows two warps copy pieces, and one thread announces them.
 #pragma once
 
@@ -36,46 +36,72 @@ class WeightScales {
   float next_[2];
 };
 
-/// One thread, where rows are not gathered: boxes and scales.
+/// One warp's: takes tiles for its CTA, from those that all share or in turns, and announces them
+/// to others who load. What comes from an atomic addition or from memory may differ from thread to
+/// thread for all that the compiler knows; made uniform it stays out of the threads' registers.
+class WarpTileTaker {
+ public:
+  __device__ explicit WarpTileTaker(const GroupedParams& p)
+      : num_tiles_(ptx::uniform(num_tiles(p))) {}
+
+  /// Asks for the next tile, so that take() need not wait.
+  __device__ void ask(const GroupedParams& p) {
+    const auto num_ctas = static_cast<int>(gridDim.x);
+    if (p.next_tile == nullptr) {
+      index_ += num_ctas;
+    } else {
+      index_ = threadIdx.x % 32 == 0 ? num_ctas + atomicAdd(p.next_tile, 1) : 0;
+    }
+  }
+  /// None when its num_rows is 0.
+  __device__ Tile take(const GroupedParams& p, const Ring& ring) {
+    const int index = ptx::uniform(index_);
+    Tile tile = {};
+    if (index < num_tiles_) {
+      tile = tile_at(p, index);
+      tile = {ptx::uniform(tile.row), ptx::uniform(tile.column), ptx::uniform(tile.weight_row),
+              ptx::uniform(tile.num_rows)};
+    }
+    const uint32_t slot = count_++ % kAnnouncedTiles;
+    if (threadIdx.x % 32 == 0) {
+      ring.tiles[slot] = tile;
+      ptx::mbarrier_arrive(ring.announced + slot * 8);
+    }
+    return tile;
+  }
+
+ private:
+  int num_tiles_;
+  int index_ = static_cast<int>(blockIdx.x);
+  uint32_t count_ = 0;
+};
+
+/// One warp: takes tiles, and loads boxes and scales, of weights only where rows are gathered.
+template <bool kGathers>
 __device__ inline void load_boxes(const CUtensorMap& in, const CUtensorMap& weights,
                                   const GroupedParams& p, Ring ring) {
   constexpr uint32_t kRowScaleBytes = kTileRows * 4;
-  const int end = num_tiles(p);
-  for (int index = static_cast<int>(blockIdx.x); index < end;
-       index += static_cast<int>(gridDim.x)) {
-    const Tile tile = tile_at(p, index);
-    WeightScales scales(p, tile);
-    for (int step = 0; step < p.num_steps; ++step) {
-      ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
-      StageFacts& facts = ring.facts();
-      facts.tile = tile;
-      scales.write(p, step, facts.weight_scales);
-      const uint32_t full = ring.full_barrier();
-      ptx::mbarrier_arrive_expect(full, kStageBytes + kRowScaleBytes);
-      ask_for_boxes<false>(in, weights, p, tile, step, ring);
-      ptx::bulk_load(ptx::shared_address(facts.row_scales),
-                     p.in_scales + step * p.in_scale_stride + tile.row, kRowScaleBytes, full);
-      ring.advance();
-    }
-  }
-}
-
-/// One thread, where rows are gathered: takes tiles, and loads boxes and scales of weights.
-__device__ inline void load_weights(const CUtensorMap& in, const CUtensorMap& weights,
-                                    const GroupedParams& p, Ring ring) {
-  TileTaker tiles;
+  constexpr uint32_t kBytes = kGathers ? 2 * kBoxBytes : kStageBytes + kRowScaleBytes;
+  const bool is_first = threadIdx.x % 32 == 0;
+  WarpTileTaker tiles(p);
   Tile tile = tiles.take(p, ring);
   WeightScales scales(p, tile);
   while (tile.num_rows > 0) {
     tiles.ask(p);
     const auto load = [&](int step) {
       ptx::mbarrier_wait(ring.empty_barrier(), ring.parity ^ 1);
-      StageFacts& facts = ring.facts();
-      facts.tile = tile;
-      scales.write(p, step, facts.weight_scales);
-      const uint32_t full = ring.full_barrier();
-      ptx::mbarrier_arrive_expect(full, 2 * kBoxBytes);
-      ask_for_boxes<true>(in, weights, p, tile, step, ring);
+      if (is_first) {
+        StageFacts& facts = ring.facts();
+        facts.tile = tile;
+        scales.write(p, step, facts.weight_scales);
+        const uint32_t full = ring.full_barrier();
+        ptx::mbarrier_arrive_expect(full, kBytes);
+        ask_for_boxes<kGathers>(in, weights, p, tile, step, ring);
+        if constexpr (!kGathers) {
+          ptx::bulk_load(ptx::shared_address(facts.row_scales),
+                         p.in_scales + step * p.in_scale_stride + tile.row, kRowScaleBytes, full);
+        }
+      }
       ring.advance();
     };
     load(0);
@@ -84,7 +110,7 @@ __device__ inline void load_weights(const CUtensorMap& in, const CUtensorMap& we
     tile = next;
     scales = WeightScales(p, tile);
   }
-  end_stages(ring, kGatheredArrivals);
+  if (is_first) end_stages(ring, kGathers ? kGatheredArrivals : 1);
 }
 
 /// What one of kCopierThreads copies of a tile's gathered rows: of every sixteenth row every fourth
@@ -181,8 +207,8 @@ template <bool kGathers>
 __device__ inline void produce_f8(const CUtensorMap& in, const CUtensorMap& weights,
                                   const GroupedParams& p, const Ring& ring) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  if (thread == 0) {
-    (kGathers ? load_weights : load_boxes)(in, weights, p, ring);
+  if (thread < 32) {
+    load_boxes<kGathers>(in, weights, p, ring);
   } else if (kGathers && thread == 32) {
     announce_rows(p, ring);
   } else if (kGathers && thread >= 128 - kCopierThreads) {

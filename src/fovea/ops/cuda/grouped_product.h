@@ -30,7 +30,8 @@ struct RowTiles {
 /// columns [depth / 128, scale_rows(rows)], of a matrix's blocks [weight rows / 128, depth / 128].
 struct GroupedProduct {
   RowTiles tiles;
-  /// GPU memory, 0 at first: how many tiles have been taken. In f8 of gated products only.
+  /// GPU memory, 0 at first: how many tiles have been taken. In f8 null where CTAs take turns, as
+  /// they may where all tiles take the same time.
   int32_t* next_tile = nullptr;
   TensorView in;  // [rows, depth]
   /// GPU memory, [tiles.rows]; of a gated product: which row of `in` each row of a tile is.
