@@ -79,6 +79,7 @@ struct Calibration {
   std::vector<Point> points;          // in the order of the grid
   std::optional<size_t> picked;       // of points
   std::vector<Transfer> transfers;
+  double forced_density = 0;  // what forced blocks alone keep at the length
 };
 
 PrefillOptions with_progress(ProgressBar& bar, const std::string& label) {
@@ -167,12 +168,16 @@ std::vector<double> layer_densities(const SelectorSettings& selector, int64_t le
   return densities;
 }
 
-std::span<const double> grid_of(const CalibrateOptions& options) {
-  return by_density(options) ? std::span<const double>(kDensities) : kAlphas;
+// Densities under what forced blocks keep at this length would all measure the same, and carry what
+// nobody measured to longer prompts: of those the largest stands for all.
+std::span<const double> grid_of(const CalibrateOptions& options, double forced_density) {
+  if (!by_density(options)) return kAlphas;
+  const auto above = std::upper_bound(kDensities.begin(), kDensities.end() - 1, forced_density);
+  return {above == kDensities.begin() ? above : above - 1, kDensities.end()};
 }
 
 void search(const CalibrateOptions& options, const LossMeter& meter, Calibration& calibration) {
-  const std::span<const double> grid = grid_of(options);
+  const std::span<const double> grid = grid_of(options, calibration.forced_density);
   ProgressBar bar;
   const auto found = quality::first_good(grid.size(), [&](size_t index) {
     const std::string label =
@@ -217,6 +222,8 @@ Calibration calibrate(const std::shared_ptr<const Model>& model, const Calibrate
                                                    layer_densities(*settings.selector, length),
                                                    with_progress(bar, "one layer sparse"));
     }
+    calibration.forced_density =
+        quality::forced_density(*settings_with(options, kDensities.back()).selector, length);
     search(options, meter, calibration);
   }
   if (!calibration.picked) return calibration;
@@ -275,6 +282,12 @@ void print(const Calibration& calibration, const CalibrateOptions& options) {
                                     : "loses more");
   }
   fmt::print("{}", table.to_string());
+  if (by_density(options) && calibration.forced_density > kDensities[1]) {
+    fmt::print(
+        "\nnote: forced blocks alone keep {} at this length, so lower densities were not told "
+        "apart; a greater --length can\n",
+        format_percent(calibration.forced_density));
+  }
   if (calibration.picked && options.per_layer) {
     const std::vector<float>& budgets =
         calibration.points[*calibration.picked].settings.layer_budgets;
@@ -322,6 +335,7 @@ nlohmann::json to_json(const Calibration& calibration, const CalibrateOptions& o
           {"loss_kind", quality::loss_kind_name(calibration.kind)},
           {"max_loss", options.max_loss},
           {"certain", options.certain},
+          {"forced_density", calibration.forced_density},
           {"points", points},
           {"transfers", transfers},
           {"layers", layers}};
@@ -363,7 +377,7 @@ void check(const CalibrateOptions& options, const CLI::App& command) {
                  "--density is what --by density looks for: leave it out");
   check_argument(options.knobs.selector.alpha_base > 0, "--alpha-base must be positive, is {}",
                  options.knobs.selector.alpha_base);
-  settings_with(options, grid_of(options).back());  // refuses what is wrong with the knobs
+  settings_with(options, grid_of(options, 0).back());  // refuses what is wrong with the knobs
 }
 
 void run(const CalibrateOptions& options, const CLI::App& command) {

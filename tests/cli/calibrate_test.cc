@@ -76,6 +76,21 @@ TEST(Calibrate, PicksTheLowestDensityThatLosesNoMore) {
   EXPECT_EQ(explicit_ones.at("rescue").at("block_size"), 64);
 }
 
+// At 1K tokens and blocks of 64, first, own and previous block are 45 of 136 pairs: 33 %. A density
+// under that measures as 0.28 does, and would keep less of a longer prompt than was ever measured.
+TEST(Calibrate, TriesNoDensityThatForcedBlocksHide) {
+  const std::vector<std::string> arguments = calibrate_with({"--max-loss", "1"});
+  const ProcessResult text = run_fovea(arguments);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("note: forced blocks alone keep 33.1 % at this length"));
+  const json report = json_of(run_fovea(calibrate_with({"--max-loss", "1", "--json"})));
+  EXPECT_EQ(report.at("settings").at("density"), 0.28);
+  EXPECT_NEAR(report.at("calibration").at("forced_density").get<double>(), 45.0 / 136, 1e-6);
+  for (const json& point : report.at("calibration").at("points")) {
+    EXPECT_GE(point.at("value"), 0.28);
+  }
+}
+
 TEST(Calibrate, SpreadsADensityOverTheLayers) {
   const test::TempDir dir;
   const std::string file = dir.file("settings.json");
