@@ -269,6 +269,28 @@ TEST_F(CudaSelection, ListsAreTheReferences) {
   }
 }
 
+// Powers of 2 are added up as they are only where no logit can be beyond +-100.
+TEST_F(CudaSelection, ListsAreTheReferencesWhereLogitsAreLarge) {
+  using Method = SelectorMethod;
+  for (const float factor : {4.0f, 32.0f}) {
+    for (const Method method :
+         {Method::kCentroid, Method::kRescue, Method::kWitness, Method::kBound}) {
+      for (const float density : {0.0f, 0.25f}) {
+        SCOPED_TRACE(fmt::format("{} keys times {} density {}", selector_method_name(method),
+                                 factor, density));
+        SelectorSettings settings;
+        settings.method = method;
+        settings.density = density;
+        const CaseShape shape = shape_of(128);
+        Prompt prompt = make_prompt(shape, 37 * 128 + 5, 23);
+        for (float& value : prompt.k) value *= factor;
+        WholePrompt whole(shape, std::move(prompt), settings);
+        expect_like_reference(whole.call.params);
+      }
+    }
+  }
+}
+
 TEST_F(CudaSelection, ListsAreTheReferencesForEveryBlockSize) {
   using Method = SelectorMethod;
   for (const int64_t block_size : {64, 256}) {

@@ -3,13 +3,17 @@
 //
 // S^T = C Q^T in tiles of 64 blocks (m64 n128): a thread holds two blocks x 32 queries, so that the
 // sum over the queries is a sum over its own registers and two shuffles, and a block's log-sum-exp
-// is finished on the spot. A score is log2 of a sum over queries of 2^logit, taken relative to the
-// block's own largest logit, so that it depends on nothing but the block and the queries.
+// is finished on the spot. A score is log2 of a sum over queries of 2^logit. In a tame row, where
+// max|q| and the blocks' extent say that no logit is beyond +-100, the powers add up as they are:
+// what a step costs is its instructions and the product, and maxima are a fifth of them. Elsewhere
+// they are taken relative to the block's own largest logit. Either way a score depends, but for
+// rounding, on nothing but the block and the queries.
 //
-// With thresholds, what cannot reach alpha times the best score so far gets no exponentials: a sum
-// over 128 queries is at most 2^7 times its largest term, and the uplifted sum of a block at most
-// 2^(uplift * max|q|) times its base sum. That is exact, since the final best is no smaller; when a
-// warpgroup learns of a new best changes what is skipped, not what is kept.
+// With thresholds, what cannot reach alpha times the best score so far gets no exponentials: the
+// uplifted sum of a block is at most 2^(uplift * max|q|) times its base sum, and a sum over 128
+// queries at most 2^7 times its largest term, which a tame row does not know. That is exact, since
+// the final best is no smaller; when a warpgroup learns of a new best changes what is skipped, not
+// what is kept.
 #pragma once
 
 #include "fovea/selector/cuda/select_best.cuh"
@@ -135,8 +139,8 @@ class SelectScorer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       slots_[r] = slots[8 * r];
-      base_[r] = Sum();
-      if constexpr (Traits::kHasUplift) uplifted_[r] = Sum();
+      base_[r] = Sum{is_tame_ ? 0.f : -INFINITY, 0.f};
+      if constexpr (Traits::kHasUplift) uplifted_[r] = base_[r];
     }
   }
 
@@ -188,7 +192,10 @@ class SelectScorer {
     q_norm_min_ = __uint_as_float(least);
     q_norm_max_ = __uint_as_float(most);
     constexpr float kLargestLogit = 1e37f;  // false for NaN
-    is_judged_ = q_norm_max_ * row_->extent * fmaxf(1.f, p_.scale) <= kLargestLogit;
+    const float most_product = q_norm_max_ * row_->extent;
+    is_judged_ = most_product * fmaxf(1.f, p_.scale) <= kLargestLogit;
+    constexpr float kLargestTame = 100.f;  // leaves 2^27 for sums, and for a mean's many keys
+    is_tame_ = most_product * fabsf(p_.scale_log2) <= kLargestTame;
   }
 
   /// How much a unit of ||q|| adds to the logits of this thread's block `r`, in log2: nothing up to
@@ -210,6 +217,71 @@ class SelectScorer {
   /// Adds the accumulators, one product's worth of queries and keys, to the sums of this thread's
   /// blocks.
   __device__ void score_part(int part, float bias) {
+    if (is_tame_) {
+      score_tame_part(part, bias);
+    } else {
+      score_wild_part(part, bias);
+    }
+  }
+
+  /// Where no power of 2 can leave f32, nor a sum of them, they are added up as they are.
+  __device__ void score_tame_part(int part, float bias) {
+    float sum[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int j = i + 2 * r; j < i + 2 * r + 2; ++j) {
+          s_[j] = ptx::exp2_approx(fmaf(s_[j], p_.scale_log2, bias));
+          sum[r][j % 2] += s_[j];
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) base_[r].sum += sum[r][0] + sum[r][1];
+    if constexpr (Traits::kHasUplift) add_tame_uplifted(part);
+  }
+
+  /// The same sums of what the powers in `s_` become with the uplift times ||q|| on top of each
+  /// logit, where that is more and can matter. With it no logit is beyond the row's extent either.
+  __device__ void add_tame_uplifted(int part) {
+    const float up[2] = {uplift(0), uplift(1)};
+    bool any = up[0] > 0.f || up[1] > 0.f;
+    if (p_.can_skip) {
+      const float needed = reach(1, p_.log2_alpha_rescue);
+      any = false;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float most = base_[r].log2() + up[r] * q_norm_max_;  // by the whole warp
+        any |= up[r] > 0.f && most >= needed;
+      }
+    }
+    if (!__any_sync(~0u, any)) return;
+    const float2* norms = norms_of(part);
+    float sum[2][2] = {};
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 q = norms[4 * j];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = s_[4 * j + 2 * r];
+        const float y = s_[4 * j + 2 * r + 1];
+        sum[r][0] = fmaf(x, ptx::exp2_approx(q.x * up[r]), sum[r][0]);
+        sum[r][1] = fmaf(y, ptx::exp2_approx(q.y * up[r]), sum[r][1]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) uplifted_[r].sum += sum[r][0] + sum[r][1];
+  }
+
+  /// ||q|| of this thread's pairs of queries, 4 pairs apart.
+  __device__ const float2* norms_of(int part) const {
+    return reinterpret_cast<const float2*>(memory_.q_norm() + part * kSelectQueryRows) + lane_ % 4;
+  }
+
+  /// Anything goes: powers of 2 relative to each block's largest logit.
+  __device__ void score_wild_part(int part, float bias) {
     float top[2];
     find_largest(top, bias);
     if (p_.can_skip && !can_matter(top)) return;
@@ -295,9 +367,7 @@ class SelectScorer {
       }
     }
     if (!__any_sync(~0u, any)) return;
-    // This thread's pairs of ||q|| lie 8 apart.
-    const float2* norms =
-        reinterpret_cast<const float2*>(memory_.q_norm() + part * kSelectQueryRows) + lane_ % 4;
+    const float2* norms = norms_of(part);
     float most[2] = {top[0] + up[0] * q_norm_max_, top[1] + up[1] * q_norm_max_};
     // Where ||q|| and the uplift spread so far that this is no safe reference: exact maxima.
     constexpr float kSafeSpread = 80.f;
@@ -482,6 +552,7 @@ class SelectScorer {
   float q_norm_min_ = 0.f;
   float q_norm_max_ = 0.f;
   bool is_judged_ = true;  // no logit can leave f32
+  bool is_tame_ = false;   // no logit is beyond +-100, in log2
 
   // This thread's two blocks of the tile at hand. What follows from them is computed again each
   // time: beside the accumulators, registers decide how many exponentials are under way at once.
