@@ -90,6 +90,7 @@ void print_result(const NeedleResult& result) {
   fmt::print("  {:<10} {:>8}  density {:>7}  answers \"{}\": {}\n", result.attention,
              format_seconds(result.ttft_ms / 1e3), format_percent(result.prefill.density()),
              result.answer, result.right ? "right" : "wrong");
+  if (!result.prefill.note.empty()) fmt::print("  {:<10} {}\n", "", result.prefill.note);
   std::fflush(stdout);
 }
 

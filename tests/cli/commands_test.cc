@@ -165,6 +165,14 @@ TEST(Needle, ReportsEachDocument) {
   EXPECT_EQ(json.at("rows").at(0).at("num_documents"), 2);
 }
 
+TEST(Needle, SaysThatAPromptWasReadDensely) {
+  const ProcessResult result = run_fovea({"needle", "-m", kModel, "-f", "-", "--length", "512",
+                                          "--attention", "witness", "--documents", "1"},
+                                         long_text(3000));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("read densely: "));
+}
+
 TEST(Needle, WhenTimeIsUpTheMiddleDepthsHaveBeenRead) {
   const std::vector<std::string> command{
       "needle",      "-m", kModel,          "-f",   "-", "--length", "512", "--attention", "dense",

@@ -89,6 +89,17 @@ TEST(EvalSummary, ComparesWithDenseAndTheReference) {
                           HasSubstr("4 rows are more than 75 % forced blocks")));
 }
 
+TEST(EvalSummary, SaysWhichRowsWereReadDensely) {
+  Evaluation evaluation = two_tasks();
+  for (PromptRecord& record : evaluation.cells[4].records) record.density = 1;
+  EXPECT_THAT(summary_notes(evaluation, summarize(evaluation, "rescue", 1)),
+              ElementsAre(AllOf(HasSubstr("1 row was read densely"), HasSubstr("--min-sparse-len")),
+                          HasSubstr("more than 75 % forced blocks")));
+  for (EvalVariant& variant : evaluation.variants) variant.settings.min_sparse_len = 0;
+  EXPECT_THAT(summary_notes(evaluation, summarize(evaluation, "rescue", 1)),
+              ElementsAre(HasSubstr("1 row is marked"), HasSubstr("75 % forced blocks")));
+}
+
 TEST(EvalSummary, AnInterruptedCellCountsWithWhatItHas) {
   Evaluation evaluation = two_tasks();
   evaluation.cells.pop_back();                // not begun
