@@ -191,8 +191,6 @@ TEST(BlockStats, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message_of([&](Call& c) { c.stats.witness = {}; }), HasSubstr("witness"));
   EXPECT_THAT(message_of([&](Call& c) { c.stats.num_witnesses = 9; }), HasSubstr("got 9"));
   EXPECT_THAT(message_of([&](Call& c) { c.stats.block_size = 64; }), HasSubstr("block_size 64"));
-  EXPECT_THAT(message_of([&](Call& c) { c.context.device.type = DeviceType::kCuda; }),
-              HasSubstr("CPU"));
   EXPECT_THAT(message_of([&](Call& c) {
                 contiguous(c);
                 c.kv.kv_offsets = nullptr;
@@ -208,6 +206,24 @@ TEST(BlockStats, RefusesWhatDoesNotFit) {
                 c.block_offset = 1;
               }),
               HasSubstr("got 1 + 4 of 4"));
+}
+
+TEST(BlockStats, BuildsWithoutCudaAndItsKernelsSayWhatTheyTake) {
+  const Tensor k(DType::kF32, {1, 1, 32, 64});
+  const BlockStats stats(DType::kF32, 1, 1, 64, 32, 0);
+  const int32_t table[] = {0};
+  Context context;
+  context.device.type = DeviceType::kCuda;
+  try {
+    compute_block_stats({k.view(), k.view(), nullptr, table, 1, 32}, 0, 0, 1, 0, stats.view(),
+                        context);
+    FAIL() << "f32 blocks of 32 on a GPU";
+  } catch (const Error& error) {
+    using ::testing::AnyOf;
+    using ::testing::HasSubstr;
+    EXPECT_THAT(error.what(), AnyOf(HasSubstr("this build has block statistics on the CPU only"),
+                                    HasSubstr("block statistics on the GPU are bf16 or f16")));
+  }
 }
 
 #if defined(__x86_64__)
