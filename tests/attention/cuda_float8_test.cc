@@ -35,9 +35,19 @@ class CudaFloat8 : public testing::Test {
 AttentionCase on_gpu(AttentionCase shape) {
   shape.head_dim = 128;
   shape.page_size = shape.page_size == 256 ? 256 : 128;
-  shape.has_periphery = false;
   if (shape.lists != Lists::kNone && shape.block_size % 128 != 0) shape.block_size = 128;
+  if (shape.has_periphery) shape.page_size = shape.block_size;
   return shape;
+}
+
+/// The kernel rounds means to E4M3, which has no infinity. Rounded to its 4 bits they stay what
+/// they are, so that the reference sees the same.
+void round_means(const AttentionData& data) {
+  for (const TensorView& means : {data.params().periphery.k_mean, data.params().periphery.v_mean}) {
+    for (int64_t i = 0; !means.empty() && i < means.num_elements(); ++i) {
+      cases::set(means, i, to_float(to_float8_e4m3(cases::get(means, i))));
+    }
+  }
 }
 
 std::vector<AttentionCase> larger_cases() {
@@ -69,6 +79,26 @@ std::vector<AttentionCase> larger_cases() {
                     .block_size = block_size});
     }
   }
+  for (const int64_t window_left : {-1, 1000}) {
+    for (const int64_t block_size : {128, 256}) {
+      add("periphery", {.q_lens = {1500, 0, 200, 1},
+                        .kv_lens = {1500, 40, 1777, 3000},
+                        .num_q_heads = 4,
+                        .num_kv_heads = 2,
+                        .window_left = window_left,
+                        .has_sinks = true,
+                        .lists = Lists::kRandom,
+                        .block_size = block_size,
+                        .has_periphery = true});
+    }
+  }
+  // More blocks than a tile of means.
+  add("periphery_long", {.q_lens = {300},
+                         .kv_lens = {20000},
+                         .num_q_heads = 2,
+                         .num_kv_heads = 1,
+                         .lists = Lists::kRandom,
+                         .has_periphery = true});
   add("decode", {.q_lens = std::vector<int64_t>(12, 1),
                  .kv_lens = {1, 5000, 128, 129, 0, 3333, 64, 1000, 7, 256, 2000, 127},
                  .num_q_heads = 14,
@@ -86,6 +116,7 @@ std::vector<AttentionCase> larger_cases() {
 void expect_like_reference(const AttentionCase& shape, Scales scales) {
   SCOPED_TRACE(fmt::format("{}, scales {}", shape.name, static_cast<int>(scales)));
   const AttentionData data(shape, DType::kF32, 7);
+  round_means(data);
   Float8Data codes(data, scales);
   DeviceMirror mirror(codes.params(), DType::kF8E4M3, shape.is_strided);
   const AttentionBackend& backend = cuda_attention_backend();
@@ -297,6 +328,43 @@ TEST_F(CudaFloat8, SelectingEverythingIsDense) {
   dense.run(cuda_attention_backend());
   EXPECT_EQ(sparse.out(), dense.out());
   EXPECT_EQ(sparse.lse(), dense.lse());
+}
+
+TEST_F(CudaFloat8, AMeanThatIsNotFiniteReachesOnlyLaterRows) {
+  const AttentionCase shape = on_gpu({.q_lens = {1000},
+                                      .kv_lens = {1000},
+                                      .num_q_heads = 2,
+                                      .lists = Lists::kNoDiagonal,
+                                      .density = 0.0,
+                                      .has_periphery = true});
+  const AttentionData data(shape, DType::kF32, 3);
+  round_means(data);
+  const TensorView& v_mean = data.params().periphery.v_mean;
+  cases::set(v_mean, data.params().kv.page_table[4] * v_mean.stride[0] + 9, NAN);
+  Float8Data codes(data, Scales::kPerPage);
+  DeviceMirror mirror(codes.params(), DType::kF8E4M3, false);
+  mirror.run(cuda_attention_backend());
+  reference_attention_backend().run(codes.params(), {});
+  const std::vector<float> out = codes.out();
+  EXPECT_FALSE(std::isnan(out[static_cast<size_t>(5 * 128 - 1) * 2 * 128 + 9]));
+  EXPECT_TRUE(std::isnan(out[static_cast<size_t>(5 * 128) * 2 * 128 + 9]));
+  EXPECT_EQ(cases::difference(mirror.out(), out, {cases::kFloat8Norm, INFINITY}), "");
+}
+
+/// Means of 8 bits, as K and V have them, rounded by the kernel.
+TEST_F(CudaFloat8, MeansOfMoreBitsAreRounded) {
+  const AttentionCase shape = on_gpu({.q_lens = {2000},
+                                      .kv_lens = {2000},
+                                      .num_q_heads = 4,
+                                      .num_kv_heads = 2,
+                                      .lists = Lists::kRandom,
+                                      .has_periphery = true});
+  const AttentionData data(shape, DType::kF32, 3);
+  const Float8Data codes(data, Scales::kPerPage);
+  DeviceMirror mirror(codes.params(), DType::kF8E4M3, false);
+  mirror.run(cuda_attention_backend());
+  reference_attention_backend().run(codes.params(), {});
+  EXPECT_EQ(cases::difference(mirror.out(), codes.out(), cases::kFloat8Rounding), "");
 }
 
 TEST_F(CudaFloat8, SaysWhatItLacks) {

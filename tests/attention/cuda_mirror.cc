@@ -126,7 +126,9 @@ DeviceMirror::Layout DeviceMirror::layout_like(const TensorView& host, DType dty
 }
 
 TensorView DeviceMirror::mirror_input(const TensorView& host) {
-  Layout layout = layout_like(host, dtype_);
+  // Means of f8e4m3 are bf16.
+  const DType dtype = dtype_ == DType::kF8E4M3 && host.dtype != dtype_ ? DType::kBF16 : dtype_;
+  Layout layout = layout_like(host, dtype);
   if (host.empty()) return layout.view;
   const auto upload = [&]<typename T>(T poison, const auto& value_at) {
     std::vector<T> values(static_cast<size_t>(layout.num_elements), poison);
@@ -136,10 +138,10 @@ TensorView DeviceMirror::mirror_input(const TensorView& host) {
     buffers_.push_back(DeviceBuffer::copy_of(values.data(), std::ssize(values)));
     layout.view.data = buffers_.back().as<T>() + layout.start;
   };
-  if (dtype_ == DType::kF8E4M3) {
+  if (dtype == DType::kF8E4M3) {
     upload(uint8_t{0x7f}, [&](int64_t at) { return host.as<const uint8_t>()[at]; });
   } else {
-    upload(to_bits(NAN, dtype_), [&](int64_t at) { return to_bits(get(host, at), dtype_); });
+    upload(to_bits(NAN, dtype), [&](int64_t at) { return to_bits(get(host, at), dtype); });
   }
   return layout.view;
 }

@@ -129,6 +129,9 @@ void Float8Data::poison_tails() {
 
 void Float8Data::drop_signs_of_values() {
   for (int64_t i = 0; i < v_.view().num_elements(); ++i) v_.as<Float8E4M3>()[i].bits &= 0x7f;
+  if (!params_.periphery.enabled()) return;
+  const TensorView& v_mean = params_.periphery.v_mean;
+  for (int64_t i = 0; i < v_mean.num_elements(); ++i) set(v_mean, i, std::abs(get(v_mean, i)));
 }
 
 std::vector<float> Float8Data::out() const {

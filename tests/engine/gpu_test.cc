@@ -251,6 +251,7 @@ TEST_F(EngineOnGpu, F8KeysAndValuesAreTheCpus) {
   const auto cpu_model =
       Model::synthetic("Test-D128", 5, {.compute = ComputeType::kF32, .progress = {}});
   for (SessionOptions options : {SessionOptions{}, sparse_options(SelectorMethod::kRescue, 0.3f),
+                                 sparse_options(SelectorMethod::kRescue, 0.3f, true),
                                  sparse_options(SelectorMethod::kWitness, 0.3f)}) {
     options.attention.kv_codes = DType::kF8E4M3;
     Session cpu(cpu_model, options);

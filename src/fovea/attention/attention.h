@@ -20,8 +20,8 @@ struct AppendKvTask;  // attention/append_kv.h
 /// that its list leaves out and that its left window, if any, covers whole. Needs `causal` and a
 /// selection; paged K/V needs page_size == block_size. Source: FlashPrefill V2, arXiv 2608.19758.
 struct Periphery {
-  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of q (of f8e4m3: bf16); empty
-                      // means no periphery
+  TensorView k_mean;  // [num_pages, num_kv_heads, head_dim], type of q (of f8e4m3: bf16; a GPU
+                      // rounds it to E4M3); empty means no periphery
   TensorView v_mean;  // the same of V
   /// Contiguous K/V only: the means of sequence s are entries block_offsets[s] + b. Paged: page
   /// numbers.

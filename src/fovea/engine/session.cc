@@ -114,13 +114,11 @@ Session::Impl::Impl(std::shared_ptr<const Model> model_in, const SessionOptions&
   check_argument(!shape.codes || is_code(*shape.codes), "kv_codes must be f8e4m3 or i8, got {}",
                  dtype_name(shape.element()));
   if (shape.codes && shape.device.type != DeviceType::kCpu &&
-      (*shape.codes != DType::kF8E4M3 || shape.head_dim != 128 || block_size % 128 != 0 ||
-       options.attention.periphery)) {
-    fail(
-        ErrorCode::kUnsupported,
-        "K and V as codes on a GPU must be f8e4m3 and need head_dim 128 (the model has {}), blocks "
-        "of a multiple of 128 (got {}) and no periphery",
-        shape.head_dim, block_size);
+      (*shape.codes != DType::kF8E4M3 || shape.head_dim != 128 || block_size % 128 != 0)) {
+    fail(ErrorCode::kUnsupported,
+         "K and V as codes on a GPU must be f8e4m3 and need head_dim 128 (the model has {}) and "
+         "blocks of a multiple of 128 (got {})",
+         shape.head_dim, block_size);
   }
   if (options.cache != nullptr) {
     cache = options.cache;

@@ -13,6 +13,7 @@
 #include "fovea/attention/cuda/prefill_plan.h"
 #include "fovea/attention/cuda/prefill_tiles.h"
 #include "fovea/attention/cuda/quantize_kv_cuda.h"
+#include "fovea/attention/cuda/quantize_launch.h"
 #include "fovea/attention/cuda/split_kv.h"
 #include "fovea/base/checked_math.h"
 #include "fovea/tensor/cuda/device.h"
@@ -39,6 +40,9 @@ constexpr Instance kInstances[] = {
     {DType::kF16, 256, launch_prefill_f16_d256, launch_prefill_f16_d256, launch_split_f16_d256},
     {DType::kF8E4M3, 128, launch_prefill_f8_d128, launch_prefill_f8_d128, launch_split_f8_d128},
 };
+
+constexpr Instance kF8WithPeriphery{DType::kF8E4M3, 128, launch_prefill_f8_d128_means,
+                                    launch_prefill_f8_d128_means, nullptr};
 
 const Instance* find_instance(const AttentionParams& params) {
   for (const Instance& instance : kInstances) {
@@ -148,7 +152,7 @@ std::string why_no_f8(const AttentionParams& params) {
     return fmt::format("f8e4m3 has lists of blocks of multiples of {} tokens, got {}", kQTileRows,
                        params.selection->block_size);
   }
-  return params.periphery.enabled() ? "f8e4m3 has no periphery" : "";
+  return {};
 }
 
 /// Runs that decode cuts a row's keys into at most, with one KV head: a CTA a processor.
@@ -247,7 +251,8 @@ PrefillParams make_params(const AttentionParams& params) {
   }
   if (params.periphery.enabled()) {
     p.max_means = static_cast<int32_t>(max_means(params));
-    p.mean_bias = std::log(static_cast<float>(p.block_size)) / params.scale();
+    const auto block_size = static_cast<float>(p.block_size);
+    p.mean_bias = is_f8(params) ? std::log2(block_size) : std::log(block_size) / params.scale();
   }
   return p;
 }
@@ -291,10 +296,17 @@ NewRow new_row(const TensorView& row, const TensorView& pages) {
   return {row.data, row.stride[1], pages.data, pages.stride[0], pages.stride[1], pages.stride[2]};
 }
 
-/// Bytes of packed means, K or V.
-int64_t mean_bytes(const AttentionParams& params) {
+/// Packed means, K's or V's.
+int64_t mean_elements(const AttentionParams& params) {
   const int64_t rows = params.batch.batch_size * params.kv.num_kv_heads() * max_means(params);
-  return checked_mul(rows, params.head_dim() * 2, "bytes of packed means");
+  return checked_mul(rows, params.head_dim(), "packed means");
+}
+int64_t mean_bytes(const AttentionParams& params) {
+  return mean_elements(params) * dtype_bytes(params.kv.k.dtype);
+}
+/// Their scales, one for each tile and KV head; f8e4m3 only.
+int64_t mean_scales(const AttentionParams& params) {
+  return is_f8(params) ? mean_elements(params) / (kQTileRows * params.head_dim()) : 0;
 }
 
 /// Packs the means into `k` and `v` and lets the launch read them.
@@ -307,7 +319,7 @@ void pack_means(const AttentionParams& params, const PackedMeans& packed, Prefil
                           {periphery.v_mean.stride[0], periphery.v_mean.stride[1]},
                           periphery.block_offsets};
   launch_pack_means(p, source, packed, static_cast<int>(params.head_dim()), stream_of(context));
-  const int64_t rows = mean_bytes(params) / (params.head_dim() * 2);
+  const int64_t rows = mean_elements(params) / params.head_dim();
   const auto map_of = [&](void* data) {
     const TensorView view =
         make_view(data, params.q.dtype, {rows, 1, params.head_dim()}, context.device);
@@ -315,6 +327,50 @@ void pack_means(const AttentionParams& params, const PackedMeans& packed, Prefil
   };
   maps.k_mean = map_of(packed.k);
   maps.v_mean = map_of(packed.v);
+}
+
+/// The same in f8e4m3: a tile of means is a page like those of K and V, with scales of its own at
+/// `k_scale` and `v_scale`.
+void pack_means_f8(const AttentionParams& params, const PackedMeans& packed, float* k_scale,
+                   float* v_scale, PrefillParams& p, PrefillMaps& maps, const Context& context) {
+  const int64_t kv_heads = params.kv.num_kv_heads(), head_dim = params.head_dim();
+  const int64_t tiles = p.max_means / kQTileRows;
+  const auto pages = [&](void* data) {
+    return make_view(data, DType::kF8E4M3,
+                     {params.batch.batch_size * tiles, kv_heads, kQTileRows, head_dim},
+                     context.device);
+  };
+  static_assert(kQTileRows == 128, "turned pages of V are square");
+  const TensorView k = pages(packed.k), v = pages(packed.v);
+  const auto side_of = [&](const TensorView& from, const TensorView& to, float* scale) {
+    QuantizeSide means;
+    means.from = from.data;
+    means.from_page_stride = from.stride[0];
+    means.from_head_stride = from.stride[1];
+    means.to = to.as<uint8_t>();
+    for (size_t i = 0; i < 3; ++i) means.to_strides[i] = to.stride[i];
+    means.scale = scale;
+    means.scale_page_stride = kv_heads;
+    return means;
+  };
+  QuantizeMeansParams means;
+  means.kv.k = side_of(params.periphery.k_mean, k, k_scale);
+  means.kv.v = side_of(params.periphery.v_mean, v, v_scale);
+  means.kv.from_page_table = params.kv.page_table;
+  means.kv.from_page_size = 1;
+  means.kv.page_size = kQTileRows;
+  means.kv.head_dim = static_cast<int32_t>(head_dim);
+  means.from_page_table_stride = params.kv.page_table_stride;
+  means.kv_lens = params.batch.kv_lens;
+  means.max_keys = p.max_keys;
+  means.block_size = p.block_size;
+  means.tiles_per_sequence = static_cast<int32_t>(tiles);
+  means.batch_size = p.batch_size;
+  launch_quantize_means(means, static_cast<int>(kv_heads), stream_of(context));
+  p.k_mean_scale = {k_scale, kv_heads};
+  p.v_mean_scale = {v_scale, kv_heads};
+  maps.k_mean = make_tensor_map(k, paged_shape(k), kQTileRows);
+  maps.v_mean = make_tensor_map(v, paged_shape(v), kQTileRows);
 }
 
 class CudaAttention final : public AttentionBackend {
@@ -394,7 +450,8 @@ class CudaAttention final : public AttentionBackend {
     PackedMeans means;
     means.tile_rows = kv_tile_rows(params);
     Workspace workspace(kCounterBytes + Workspace::padded(num_tiles * int64_t{sizeof(QTile)}) +
-                            2 * Workspace::padded(mean_bytes(params)),
+                            2 * Workspace::padded(mean_bytes(params)) +
+                            2 * Workspace::padded(mean_scales(params) * 4),
                         "the query tiles and packed means of attention", context);
     PrefillParams p = make_params(params);
     p.plan.num_tiles = workspace.take<int32_t>(2);
@@ -404,14 +461,21 @@ class CudaAttention final : public AttentionBackend {
     launch_prefill_plan(p, params.batch.batch_size, total_q, stream);
     PrefillMaps maps = make_maps(params, token_major_shape(params.q));
     if (params.periphery.enabled()) {
-      means.k = workspace.take<uint16_t>(mean_bytes(params) / 2);
-      means.v = workspace.take<uint16_t>(mean_bytes(params) / 2);
-      pack_means(params, means, p, maps, context);
+      means.k = workspace.take<uint8_t>(mean_bytes(params));
+      means.v = workspace.take<uint8_t>(mean_bytes(params));
+      if (is_f8(params)) {
+        auto* k_scale = workspace.take<float>(mean_scales(params));
+        auto* v_scale = workspace.take<float>(mean_scales(params));
+        pack_means_f8(params, means, k_scale, v_scale, p, maps, context);
+      } else {
+        pack_means(params, means, p, maps, context);
+      }
     }
     const int64_t max_rows = num_tiles * params.num_q_heads() * (has_blocks_of_64(params) ? 2 : 1);
     const auto num_ctas =
         static_cast<int>(std::min<int64_t>(num_multiprocessors(context.device.index), max_rows));
-    const Instance& instance = *find_instance(params);
+    const Instance& instance =
+        is_f8(params) && params.periphery.enabled() ? kF8WithPeriphery : *find_instance(params);
     (has_blocks_of_64(params) ? instance.launch_b64 : instance.launch)(maps, p, num_ctas, stream);
   }
 

@@ -91,6 +91,12 @@ class PrefillConsumer {
   __device__ const StageInfo& tile_of(Stage stage) const {
     return shared_.stages[stage.wide_index()];
   }
+  /// Of the tile of S. Read by the lane that hands K back, so that racecheck sees it done before
+  /// the number is written anew.
+  __device__ int tile_number() const {
+    if constexpr (Traits::kIsF8 || !Traits::kGuessesMaximum) return tile_of(stage_).tile;
+    return ptx::uniform(ptx::lane_number() == 0 ? tile_of(stage_).tile : 0);
+  }
 
   // Products, issued but not waited for.
 
@@ -277,7 +283,7 @@ class PrefillConsumer {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[stage_.index()]), stage_.parity());
     if (ptx::uniform(shared_.has_non_finite[stage_.index()]) == 0) return;
     const uint32_t v = ptx::shared_address(shared_.v[stage_.index()]);
-    const int tile = tile_of(stage_).tile;
+    const int tile = tile_number();
     math_.add_non_finite(v, thread_, [&](int key, int r) {
       return sees(row(), this_position(row()) + 8 * r, tile, key);
     });
@@ -304,7 +310,7 @@ class PrefillConsumer {
   /// Hides the keys that a row may not see.
   __device__ void mask() {
     const RowInfo& row = this->row();
-    const int tile = tile_of(stage_).tile;
+    const int tile = tile_number();
     if (Traits::kHasMeans && is_mean_tile(tile)) return mask_means(row, mean_tile_number(tile));
     const int first_key = tile * Traits::kKvTileRows + thread_ % 4 * 2;
     const int first_position = this_position(row);
@@ -337,6 +343,8 @@ class PrefillConsumer {
   __device__ void mask_means(const RowInfo& row, int mean_tile) {
     const int first_block = mean_tile * Traits::kKvTileRows;
     const uint32_t* hidden = shared_.hidden_means(q_slot_.index(), params_) + first_block / 32;
+    float bias = params_.mean_bias;
+    if constexpr (Traits::kIsF8) bias = __fdividef(bias, tile_of(stage_).logit_scale);
     const int first_position = this_position(row);
     int low[2];  // first column that the window covers whole
 #pragma unroll
@@ -352,7 +360,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         float& s = math_.s[16 * word + i];
-        s = (bits >> (i / 4 * 8 + i % 2) & 1) != 0 ? -INFINITY : s + params_.mean_bias;
+        s = (bits >> (i / 4 * 8 + i % 2) & 1) != 0 ? -INFINITY : s + bias;
       }
     }
     if (__any_sync(~0u, max(low[0], low[1]) > 0)) {

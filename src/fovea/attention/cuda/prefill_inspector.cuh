@@ -105,7 +105,10 @@ __device__ void inspect_values(const PrefillParams& params, PrefillShared<Traits
         const int at = stage.index();
         ptx::mbarrier_wait(ptx::shared_address(&shared.v_loaded[at]), parities >> at & 1);
         parities ^= 1u << at;
-        const int tile_number = shared.stages[stage.wide_index()].tile;
+        // By the lane that hands V on; f8e4m3 has no registers for that.
+        int tile_number = 0;
+        if (Traits::kIsF8 || lane == 0) tile_number = shared.stages[stage.wide_index()].tile;
+        if constexpr (!Traits::kIsF8) tile_number = ptx::uniform(tile_number);
         const TileRows rows = rows_in_reach<Traits>(params, row, tile_number);
         const uint32_t tile = ptx::shared_address(shared.v[at]);
         if constexpr (Traits::kIsF8) {

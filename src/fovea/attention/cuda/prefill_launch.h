@@ -14,7 +14,7 @@ struct PrefillMaps {
   CUtensorMap k;       // params.box_rows rows
   CUtensorMap v;       // the same; f8e4m3: head_dim rows, as V is turned
   CUtensorMap out;     // 64 rows
-  CUtensorMap k_mean;  // periphery only: packed means, rows of one KV tile
+  CUtensorMap k_mean;  // periphery only: packed means, rows of one KV tile; f8e4m3: pages like K's
   CUtensorMap v_mean;  // the same
 };
 
@@ -25,6 +25,8 @@ void launch_prefill_bf16_d64(const PrefillMaps&, const PrefillParams&, int, cuda
 void launch_prefill_bf16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_bf16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f8_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
+/// With periphery.
+void launch_prefill_f8_d128_means(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d64(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d128(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);
 void launch_prefill_f16_d256(const PrefillMaps&, const PrefillParams&, int, cudaStream_t);

@@ -87,7 +87,10 @@ struct PrefillParams {
 
   // Periphery: packed means, see periphery.h; max_means == 0 means none.
   int32_t max_means = 0;  // of one sequence and KV head, a multiple of a KV tile's rows
-  float mean_bias = 0;    // log(block_size) / softmax_scale: a mean's weight as a logit
+  // A mean's weight as a logit: log(block_size) / softmax_scale. f8e4m3: log2(block_size).
+  float mean_bias = 0;
+  F8Scale k_mean_scale;  // f8e4m3 only: of the pages that means are packed into
+  F8Scale v_mean_scale;
 };
 
 /// A sequence of the batch. Lengths are read on the device and cannot be refused there: one beyond

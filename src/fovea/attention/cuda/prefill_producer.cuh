@@ -206,14 +206,16 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
     int taken = 0;  // by lane 0, beside the reads below
     if (lane == 0) taken = atomicAdd(params.plan.next_work, 1);
     int first_entry = 0;
-    const RowInfo row = describe_row<Traits>(params, work, lane, first_entry);
-    if (row.walk.num_tiles == 0) {
-      write_empty_row<Traits>(params, row);
+    const RowInfo next = describe_row<Traits>(params, work, lane, first_entry);
+    if (next.walk.num_tiles == 0) {
+      write_empty_row<Traits>(params, next);
     } else {
       ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
       shared.first_entries[slot.index()][lane] = first_entry;
-      if (lane == 0) shared.rows[slot.index()] = row;
+      if (lane == 0) shared.rows[slot.index()] = next;
       ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
+      __syncwarp();
+      const RowInfo& row = shared.rows[slot.index()];  // this warp has few registers
       if (Traits::kHasMeans && params.max_means > 0) {
         mark_hidden_means(params, row, shared.hidden_means(slot.index(), params), lane);
       }
@@ -226,15 +228,19 @@ __device__ void hand_out_rows(const PrefillMaps& maps, const PrefillParams& para
                         {panel * Traits::kPanelColumns, row.first_row, row.head, 0},
                         ptx::evict_first_policy());
         }
+      } else if constexpr (Traits::kQArrivals > 1) {
+        ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index()]));
       }
       slot.advance();
     }
-    work = __shfl_sync(~0u, taken, 0) + static_cast<int>(gridDim.x);
+    work = __shfl_sync(~0u, taken, 0) + ptx::num_ctas();
   }
   ptx::mbarrier_wait(ptx::shared_address(&shared.q_empty[slot.index()]), slot.parity() ^ 1);
   if (lane == 0) shared.rows[slot.index()].head = -1;
   ptx::mbarrier_arrive(ptx::shared_address(&shared.row_full[slot.index()]));
-  if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index()]));
+  if (lane < Traits::kQArrivals) {
+    ptx::mbarrier_arrive(ptx::shared_address(&shared.q_full[slot.index()]));
+  }
 }
 
 }  // namespace fovea::cuda

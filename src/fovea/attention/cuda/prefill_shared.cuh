@@ -24,9 +24,11 @@ __device__ inline int consumer_row(int thread) {
   return (thread / 128 - 1) * kConsumerRows + thread % 128 / 32 * 16 + thread % 32 / 4;
 }
 
-/// `kKvTileRows_` is prefill_kv_tile_rows(), or 64 for lists of blocks of 64.
+/// `kKvTileRows_` is prefill_kv_tile_rows(), or 64 for lists of blocks of 64. f8e4m3 has a kernel
+/// of its own for periphery: the code beside it makes its loop 4 % slower.
 template <typename Element_, int kHeadDim_, bool kIsSplit_ = false,
-          int kKvTileRows_ = prefill_kv_tile_rows(kHeadDim_)>
+          int kKvTileRows_ = prefill_kv_tile_rows(kHeadDim_),
+          bool kHasMeans_ = !kIsSplit_ && !std::is_same_v<Element_, Float8E4M3>>
 struct PrefillTraits {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
@@ -35,9 +37,9 @@ struct PrefillTraits {
   // Of a thread, 504 for a producer and two consumers.
   static constexpr int kProducerRegisters = kIsF8 ? 40 : 56;
   static constexpr int kConsumerRegisters = kIsF8 ? 232 : 224;
-  static constexpr bool kHasMeans = !kIsSplit && !kIsF8;  // periphery
+  static constexpr bool kHasMeans = kHasMeans_;  // periphery
   // Weights of plain tiles are taken relative to the maximum of the tiles before. catch_up() may
-  // read K once more, so each warp hands it back for itself.
+  // read K once more.
   static constexpr bool kGuessesMaximum = !kIsSplit && kHeadDim <= 128;
   using OutElement = std::conditional_t<kIsF8, __nv_bfloat16, Element>;
   static constexpr int kPanelColumns = static_cast<int>(ptx::kPanelRowBytes / sizeof(Element));
@@ -48,6 +50,8 @@ struct PrefillTraits {
   static constexpr int kQSlots = kHeadDim == 256 ? 1 : 2;
   static constexpr int kStages =
       (kHeadDim == 64 || kIsF8 ? 4 : 2) * prefill_kv_tile_rows(kHeadDim) / kKvTileRows;
+  // Arrivals that complete a Q slot: with periphery every lane of the row warp wrote bits for it.
+  static constexpr int kQArrivals = kHasMeans ? 32 : 1;
   // A slow warp reads about a tile when others have handed its buffers back.
   static constexpr int kStageInfos = 2 * kStages;  // by RingPosition::wide_index()
   static constexpr uint32_t kQPanelBytes = kQTileRows * ptx::kPanelRowBytes;
@@ -119,7 +123,7 @@ struct PrefillShared {
 
   __device__ void init_barriers() {
     for (int i = 0; i < Traits::kQSlots; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&q_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&q_full[i]), Traits::kQArrivals);
       ptx::mbarrier_init(ptx::shared_address(&q_empty[i]), 3);    // consumers, inspect_values()
       ptx::mbarrier_init(ptx::shared_address(&row_full[i]), 32);  // every lane writes its entry
     }

@@ -144,6 +144,31 @@ __global__ __launch_bounds__(kQuantizeThreads) void quantize_kv_kernel(const Qua
   }
 }
 
+/// A tile of bf16 means as a page; those of blocks that are not complete are zeros. Scales are
+/// powers of two, so that means of few bits stay what they are.
+__global__ __launch_bounds__(kQuantizeThreads) void quantize_means_kernel(
+    const QuantizeMeansParams p) {
+  const auto tile = static_cast<int>(blockIdx.x);
+  const auto head = static_cast<int>(blockIdx.y);
+  const auto seq = static_cast<int>(blockIdx.z / 2);
+  const bool is_v = blockIdx.z % 2 != 0;
+  QuantizeKvParams kv = p.kv;
+  kv.from_page_table += seq * p.from_page_table_stride;
+  const QuantizeSide& side = is_v ? kv.v : kv.k;
+  const int page = seq * p.tiles_per_sequence + tile;
+  const int first = tile * kv.page_size;
+  const auto num_blocks = static_cast<int>(min(p.kv_lens[seq], int64_t{p.max_keys}) / p.block_size);
+  const int count = max(0, min(kv.page_size, num_blocks - first));
+  const float scale =
+      f8_growing_scale(largest_magnitude<__nv_bfloat16>(kv, side, first, count, head));
+  if (threadIdx.x == 0) side.scale[page * side.scale_page_stride + head] = scale;
+  if (is_v) {
+    write_values<__nv_bfloat16>(kv, first, count, head, page, scale);
+  } else {
+    write_keys<__nv_bfloat16>(kv, first, count, head, page, scale);
+  }
+}
+
 /// A page that holds tokens [0, num_old) and gets those up to num_tokens, one byte at a time.
 template <typename Element>
 __device__ void grow_page(const QuantizeKvParams& p, const QuantizeSide& side, bool is_v,
@@ -233,6 +258,15 @@ void launch_quantize_kv(const QuantizeKvParams& params, bool is_bf16, int num_pa
     quantize_kv_kernel<__half><<<grid, kQuantizeThreads, 0, stream>>>(params);
   }
   check_cuda(cudaGetLastError(), "launching quantize_kv_kernel");
+}
+
+void launch_quantize_means(const QuantizeMeansParams& params, int num_kv_heads,
+                           cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(params.tiles_per_sequence),
+                  static_cast<unsigned>(num_kv_heads),
+                  static_cast<unsigned>(2 * params.batch_size));
+  quantize_means_kernel<<<grid, kQuantizeThreads, 0, stream>>>(params);
+  check_cuda(cudaGetLastError(), "launching quantize_means_kernel");
 }
 
 void launch_append_kv(const QuantizeKvParams& params, bool is_bf16, int num_kv_heads,

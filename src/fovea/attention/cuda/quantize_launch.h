@@ -34,6 +34,19 @@ struct QuantizeKvParams {
   bool only_rows_are_new = false;  // see AppendKvTask
 };
 
+/// Means of blocks, each side's `from` with a page of one row for each: what a page of K or V is
+/// made of. `kv.page_size` means of a sequence and KV head become page number
+/// s * tiles_per_sequence + tile.
+struct QuantizeMeansParams {
+  QuantizeKvParams kv;
+  int64_t from_page_table_stride = 0;
+  const int64_t* kv_lens = nullptr;
+  int32_t max_keys = 0;  // of a sequence: what lies beyond is not read
+  int32_t block_size = 0;
+  int32_t tiles_per_sequence = 0;
+  int32_t batch_size = 0;
+};
+
 struct QuantizeQParams {
   const void* from = nullptr;
   uint8_t* to = nullptr;
@@ -47,6 +60,8 @@ struct QuantizeQParams {
 
 void launch_quantize_kv(const QuantizeKvParams& params, bool is_bf16, int num_pages,
                         int num_kv_heads, cudaStream_t stream);
+void launch_quantize_means(const QuantizeMeansParams& params, int num_kv_heads,
+                           cudaStream_t stream);
 /// Appends rows, see append_kv(); pages have scales of their own.
 void launch_append_kv(const QuantizeKvParams& params, bool is_bf16, int num_kv_heads,
                       cudaStream_t stream);

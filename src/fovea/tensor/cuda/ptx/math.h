@@ -143,8 +143,8 @@ FOVEA_DEVICE float quad_sum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-/// This thread's number in its warp, and in its CTA, asked anew each time: what is computed from it
-/// in a loop stays there and takes no registers outside.
+/// This thread's number in its warp and in its CTA, and the grid's size, asked anew each time: what
+/// is computed from it in a loop stays there and takes no registers outside.
 FOVEA_DEVICE int lane_number() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
@@ -154,6 +154,11 @@ FOVEA_DEVICE int thread_number() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
+}
+FOVEA_DEVICE int num_ctas() {
+  int ctas;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(ctas));
+  return ctas;
 }
 
 /// Gives up, or claims, registers of a warpgroup. The kernel needs __launch_bounds__(threads, 1).
