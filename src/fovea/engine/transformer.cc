@@ -248,6 +248,7 @@ void Transformer::attention_in(const ForwardStep& step, int64_t layer, const Sla
     task.v = kv.v;
     task.page_table = input_.page_table();
     task.position = input_.position();
+    if (writes_stats(step, layer)) task.stats = &step.cache->stats(layer);
   } else {
     task.k = new_k_.view();
     task.v = new_v_.view();
@@ -461,11 +462,19 @@ void Transformer::attend_sparse(const ForwardStep& step, int64_t layer, const Kv
   workers_->lap(StepOp::kSparseAttention, layer);
 }
 
+bool Transformer::writes_stats(const ForwardStep& step, int64_t layer) {
+  return step.selector != nullptr && !model_.config().is_local(layer) && num_rows_ > 1 &&
+         new_k_.empty() &&
+         workers_->first().ops->has_page_stats(model_.config().head_dim,
+                                               step.cache->shape().page_size);
+}
+
 /// Statistics of the pages that have none yet, then the lists of the step's query blocks.
 const BlockSelectionView& Transformer::select_layer(const ForwardStep& step, int64_t layer,
                                                     const KvView& kv) {
   const BlockStatsView& stats = step.cache->stats(layer);
-  const int64_t end_block = (step.position + num_rows_) / step.selector->block_size;
+  const int64_t end_key = step.position + (writes_stats(step, layer) ? 0 : num_rows_);
+  const int64_t end_block = end_key / step.selector->block_size;
   compute_block_stats(kv, 0, step.num_stats_pages, end_block, 0, stats, workers_->context());
   workers_->lap(StepOp::kBlockStatistics, layer);
 

@@ -113,6 +113,8 @@ class Transformer {
   void attend_dense(const ForwardStep& step, int64_t layer, const KvView& kv,
                     const AppendKvTask* append);
   void attend_sparse(const ForwardStep& step, int64_t layer, const KvView& kv);
+  /// Whether what writes the step's K and V computes the statistics of the pages that they fill.
+  bool writes_stats(const ForwardStep& step, int64_t layer);
   const BlockSelectionView& select_layer(const ForwardStep& step, int64_t layer, const KvView& kv);
   int64_t rows_per_piece(const ForwardStep& step) const;
   void check_finite();

@@ -10,6 +10,7 @@
 #include "fovea/ops/matmul.h"
 #include "fovea/ops/rope.h"
 #include "fovea/ops/sampling_rule.h"
+#include "fovea/tensor/block_stats_view.h"
 #include "fovea/tensor/tensor.h"
 
 namespace fovea {
@@ -28,6 +29,10 @@ struct QkvTask {
   const int32_t* page_table = nullptr;
   /// Of row 0 of the table: row r sits at *position + first_row + r.
   const int64_t* position = nullptr;
+  /// Or the statistics of pages that these rows fill, where has_page_stats(): computed by what
+  /// writes k and v, bit by bit as compute_block_stats() would afterwards. Earlier rows of the
+  /// first page are read back.
+  const BlockStatsView* stats = nullptr;
 };
 
 /// In a step of one row, what begins each half of a layer: norm(), matmul() of what it gives, and
@@ -94,6 +99,8 @@ class RowOps {
   virtual void add_bias(const TensorView& bias, const TensorView& rows) = 0;
 
   virtual void finish_qkv(const QkvTask& task) = 0;
+  /// Whether finish_qkv() can compute statistics too: a GPU, in steps of several rows.
+  virtual bool has_page_stats(int64_t /*head_dim*/, int64_t /*page_size*/) const { return false; }
 
   /// out = function(gate) * up; gate_up: product type [rows, 2 mlp_dim], out: compute type.
   virtual void activate(GateFunction function, const TensorView& gate_up,

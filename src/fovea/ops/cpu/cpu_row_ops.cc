@@ -132,6 +132,7 @@ void CpuRowOps::add_bias(const TensorView& bias, const TensorView& rows) {
 }
 
 void CpuRowOps::finish_qkv(const QkvTask& task) {
+  check_argument(task.stats == nullptr, "stats must be null: has_page_stats() says so on a CPU");
   const int64_t num_q_heads = task.q.shape[1];
   const int64_t head_dim = task.q.shape[2];
   const int64_t num_kv_heads = task.k.shape[1];

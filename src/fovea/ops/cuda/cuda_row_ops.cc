@@ -118,6 +118,9 @@ class CudaRowOps final : public RowOps {
     cuda::launch_add_bias(bias, rows, stream());
   }
   void finish_qkv(const QkvTask& task) override;
+  bool has_page_stats(int64_t head_dim, int64_t page_size) const override {
+    return cuda::has_finish_pages(head_dim, page_size);
+  }
   void moe(const MoeTask& task) override;
   bool run_one_row(const OneRowTask& task) override;
 
@@ -165,6 +168,7 @@ class CudaRowOps final : public RowOps {
   }
 
   void check_qkv(const QkvTask& task) const;
+  void check_stats(const QkvTask& task) const;
 
   void check_product(int64_t rows, const PackedWeights& weights, const TensorView& out) const {
     check_argument(out.rank == 2 && out.shape[0] == rows &&
@@ -213,6 +217,38 @@ void CudaRowOps::check_qkv(const QkvTask& task) const {
                  task.v.describe(), task.k.describe());
   check_argument(task.page_table != nullptr && task.position != nullptr,
                  "page_table and position must be given");
+  if (task.stats != nullptr) check_stats(task);
+}
+
+void CudaRowOps::check_stats(const QkvTask& task) const {
+  const BlockStatsView& stats = *task.stats;
+  const int64_t head_dim = task.k.shape[3], page_size = task.k.shape[2];
+  if (!has_page_stats(head_dim, page_size)) {
+    fail(ErrorCode::kUnsupported,
+         "statistics are computed with K and V of head_dim and page_size 64, 128 or 256, not both "
+         "256; got {} and {}",
+         head_dim, page_size);
+  }
+  check_argument(stats.block_size == page_size, "stats.block_size must be the page_size {}, got {}",
+                 page_size, stats.block_size);
+  const auto check = [&](const TensorView& view, const char* name, DType dtype, int64_t rows) {
+    const bool has_rows = view.rank == (dtype == DType::kBF16 ? 3 : 2) &&
+                          view.shape[0] == task.k.shape[0] && view.shape[1] == rows;
+    check_argument(view.dtype == dtype && has_rows && view.device == context_.device,
+                   "{} must be {} with {} rows for each of {} pages on GPU {}, got {}", name,
+                   dtype_name(dtype), rows, task.k.shape[0], context_.device.index,
+                   view.describe());
+    if (dtype == DType::kBF16) check_rows(view, name, dtype, 3, head_dim, context_.device);
+  };
+  const int64_t heads = task.k.shape[1];
+  check(stats.centroid, "stats.centroid", DType::kBF16, heads);
+  check(stats.v_mean, "stats.v_mean", DType::kBF16, heads);
+  check(stats.radius, "stats.radius", DType::kF32, heads);
+  check(stats.non_finite, "stats.non_finite", DType::kI32, heads);
+  if (stats.num_witnesses > 0) {
+    check(stats.witness, "stats.witness", DType::kBF16, heads * stats.num_witnesses);
+    check(stats.rest_mean, "stats.rest_mean", DType::kBF16, heads);
+  }
 }
 
 void CudaRowOps::finish_qkv(const QkvTask& task) {
@@ -223,7 +259,9 @@ void CudaRowOps::finish_qkv(const QkvTask& task) {
 }
 
 bool CudaRowOps::run_one_row(const OneRowTask& task) {
-  if (task.residual.shape[0] != 1) return false;
+  if (task.residual.shape[0] != 1 || (task.qkv != nullptr && task.qkv->stats != nullptr)) {
+    return false;
+  }
   check_norm(task.residual, DType::kF32, task.norm_weight, task.eps);
   const PackedWeights& weights = *task.weights;
   check_argument(task.residual.shape[1] == weights.in_features(),

@@ -18,22 +18,9 @@ struct FinishParams {
   int64_t qkv_stride;
   const float *q_norm, *k_norm;  // null: none
   float eps;
+  int num_heads;       // of the row, from the first q head on
   int lanes_per_head;  // a power of two
 };
-
-template <int kCount>
-__device__ void add(Floats<kCount>& x, const float* terms) {
-  const Floats<kCount> y = load<kCount>(terms);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) x.values[i] += y.values[i];
-}
-
-template <int kCount>
-__device__ void scale(Floats<kCount>& x, float factor, const float* factors) {
-  const Floats<kCount> y = load<kCount>(factors);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) x.values[i] *= factor * y.values[i];
-}
 
 template <int kCount>
 __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishParams p) {
@@ -52,11 +39,10 @@ __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishPar
     sin = load<kCount>(to.sin + row * half + column);
   }
 
-  const int num_heads = to.num_q_heads + 2 * to.num_kv_heads;
   const int heads_at_once = static_cast<int>(blockDim.x) / p.lanes_per_head;
-  for (int first = 0; first < num_heads; first += heads_at_once) {
+  for (int first = 0; first < p.num_heads; first += heads_at_once) {
     const int head = first + thread / p.lanes_per_head;
-    const bool is_active = has_column && head < num_heads;
+    const bool is_active = has_column && head < p.num_heads;
     const int at = head * to.head_dim + column;
     Floats<kCount> low = {}, high = {};
     if (is_active) {
@@ -73,7 +59,7 @@ __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishPar
       for (int o = p.lanes_per_head / 2; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
       const float* norm = head < to.num_q_heads ? p.q_norm : is_v ? nullptr : p.k_norm;
       if (norm != nullptr && is_active) {
-        const float factor = 1.0f / sqrtf(sum / static_cast<float>(to.head_dim) + p.eps);
+        const float factor = norm_factor(sum, to.head_dim, p.eps);
         scale(low, factor, norm + column);
         scale(high, factor, norm + column + half);
       }
@@ -84,8 +70,8 @@ __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishPar
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float a = low.values[i], b = high.values[i];
-        low.values[i] = a * cos.values[i] - b * sin.values[i];
-        high.values[i] = b * cos.values[i] + a * sin.values[i];
+        low.values[i] = turned(a, b, cos.values[i], -sin.values[i]);
+        high.values[i] = turned(b, a, cos.values[i], sin.values[i]);
       }
     }
     __nv_bfloat16* out = places.at(head) + column;
@@ -98,7 +84,8 @@ __global__ __launch_bounds__(kMaxThreads) void finish_qkv_kernel(const FinishPar
 
 void launch_finish_qkv(const QkvTask& task, cudaStream_t stream) {
   const int64_t head_dim = task.q.shape[2];
-  const int64_t num_heads = task.q.shape[1] + 2 * task.k.shape[1];
+  // K and V of pages with statistics are launch_finish_pages()'s.
+  const int64_t num_heads = task.q.shape[1] + (task.stats == nullptr ? 2 * task.k.shape[1] : 0);
   const int64_t columns_per_lane = head_dim % 16 == 0 ? 8 : 4;
   int64_t lanes_per_head = 1;
   while (lanes_per_head * columns_per_lane < head_dim / 2) lanes_per_head *= 2;
@@ -108,6 +95,7 @@ void launch_finish_qkv(const QkvTask& task, cudaStream_t stream) {
                        .q_norm = task.q_norm.as<const float>(),
                        .k_norm = task.k_norm.as<const float>(),
                        .eps = task.eps,
+                       .num_heads = static_cast<int>(num_heads),
                        .lanes_per_head = static_cast<int>(lanes_per_head)};
   // Two rounds of heads: enough loads in flight, and cosines are read once for both.
   const unsigned threads =
@@ -115,6 +103,7 @@ void launch_finish_qkv(const QkvTask& task, cudaStream_t stream) {
   launch_overlapping(columns_per_lane == 8 ? finish_qkv_kernel<8> : finish_qkv_kernel<4>,
                      static_cast<unsigned>(task.q.shape[0]), threads, 0, stream,
                      "launching finish_qkv_kernel", p);
+  if (task.stats != nullptr) launch_finish_pages(task, stream);
 }
 
 }  // namespace fovea::cuda

@@ -50,6 +50,31 @@ struct QkvParams {
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
+/// RoPE of one of a pair, whose other is `partner`: sin is negative for the lower half. Rounded the
+/// same wherever it stands, because a page may be written by several kernels.
+__device__ inline float turned(float x, float partner, float cos, float sin) {
+  return __fmaf_rn(x, cos, __fmul_rn(partner, sin));
+}
+
+/// What norms of heads multiply by.
+__device__ inline float norm_factor(float sum_of_squares, int head_dim, float eps) {
+  return 1.0f / sqrtf(__fadd_rn(sum_of_squares / static_cast<float>(head_dim), eps));
+}
+
+template <int kCount>
+__device__ inline void add(Floats<kCount>& x, const float* terms) {
+  const Floats<kCount> y = load<kCount>(terms);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x.values[i] += y.values[i];
+}
+
+template <int kCount>
+__device__ inline void scale(Floats<kCount>& x, float factor, const float* factors) {
+  const Floats<kCount> y = load<kCount>(factors);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x.values[i] *= factor * y.values[i];
+}
+
 /// Where a row's q, k and v go.
 class QkvRow {
  public:

@@ -38,6 +38,10 @@ void launch_activate(GateFunction function, const TensorView& gate_up, const Ten
 void launch_add_bias(const TensorView& bias, const TensorView& rows, cudaStream_t stream);
 
 void launch_finish_qkv(const QkvTask& task, cudaStream_t stream);
+/// Its K and V, where the task has statistics.
+void launch_finish_pages(const QkvTask& task, cudaStream_t stream);
+/// What launch_finish_pages() can do.
+bool has_finish_pages(int64_t head_dim, int64_t page_size);
 
 /// See fill_rope_table().
 void launch_rope_table(std::span<const double> frequencies, const int64_t* first_position,

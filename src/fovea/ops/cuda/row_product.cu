@@ -219,8 +219,8 @@ class QkvPair {
   }
   __device__ void store(float low, float high) const {
     const float a = low + bias_[0], b = high + bias_[1];
-    to_[0] = __float2bfloat16(is_turned_ ? a * cos_ - b * sin_ : a);
-    to_[half_] = __float2bfloat16(is_turned_ ? b * cos_ + a * sin_ : b);
+    to_[0] = __float2bfloat16(is_turned_ ? turned(a, b, cos_, -sin_) : a);
+    to_[half_] = __float2bfloat16(is_turned_ ? turned(b, a, cos_, sin_) : b);
   }
 
  private:
