@@ -3,6 +3,7 @@
 # usage: scripts/install.sh [build] [lint]     without arguments: build
 set -euo pipefail
 
+# ocl-icd-opencl-dev: oneDNN's CMake files ask for OpenCL's headers.
 build_packages=(g++ cmake ninja-build ccache pkg-config make git python3 python3-pip python3-venv
   libdnnl-dev ocl-icd-opencl-dev libfmt-dev nlohmann-json3-dev libcli11-dev libsimdjson-dev zlib1g-dev libpcre2-dev
   libcpp-httplib-dev

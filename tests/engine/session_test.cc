@@ -157,6 +157,22 @@ TEST(Session, ATokenDrawnWithinAStepIsTheSamplers) {
   }
 }
 
+TEST(Session, DecodeLogitsAreThoseOfTheLastCallOrNone) {
+  const std::vector<int32_t> tokens = made_up_tokens(40);
+  Session session(needle());
+  const auto expect_none = [&] {
+    EXPECT_THAT(error_of([&] { session.decode_logits(); }),
+                testing::HasSubstr("the last call was not a decode()"));
+  };
+  expect_none();
+  session.prefill(tokens);
+  expect_none();
+  const std::vector<float> logits = copy(session.decode(7));
+  EXPECT_EQ(copy(session.decode_logits()), logits);
+  session.score(tokens);
+  expect_none();
+}
+
 TEST(Session, ATextCanBeContinuedWithinABlock) {
   const std::vector<int32_t> tokens = made_up_tokens(1000);
   Session whole(needle(ComputeType::kF32)), parts(needle(ComputeType::kF32));

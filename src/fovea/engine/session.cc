@@ -63,8 +63,8 @@ struct Session::Impl {
   void read(std::span<const int32_t> prompt, const PrefillOptions& prefill, int64_t least_new,
             const std::function<void(int64_t, int64_t)>& after_step);
   void finish_report(int64_t num_tokens, int64_t num_cached, double total_s);
-  /// Appends one token, and draws the next where a draw is given.
-  void decode(int32_t token, const std::optional<Draw>& draw);
+  /// Appends one token, and draws the next where a draw is given, else returns -1.
+  int32_t decode(int32_t token, const std::optional<Draw>& draw);
   /// Tells the observer of work since `start` that is not the transformer's.
   void record_bookkeeping(StepClock::time_point start) const;
 
@@ -79,6 +79,7 @@ struct Session::Impl {
   std::vector<int32_t> page_table;
   int64_t num_stats_pages = 0;  // pages from the start whose statistics are computed
   std::vector<float> logits;
+  bool has_decode_logits = false;  // the transformer has those of the last decode()
   PrefillReport report;
 };
 
@@ -275,6 +276,7 @@ void Session::Impl::publish_pages(bool sparse) {
 void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& prefill,
                          int64_t least_new,
                          const std::function<void(int64_t, int64_t)>& after_step) {
+  has_decode_logits = false;
   const auto start = StepClock::now();
   check_tokens(prompt);
   const int64_t start_length = length();
@@ -335,7 +337,8 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
                 std::chrono::duration<double>(StepClock::now() - start).count());
 }
 
-void Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
+int32_t Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
+  has_decode_logits = false;
   const auto start = StepClock::now();
   const std::span<const int32_t> more(&token, 1);
   check_tokens(more);
@@ -359,6 +362,9 @@ void Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
       step.periphery = options.attention.periphery;
     }
     forward(step, true, start);
+    const int32_t drawn = draw ? transformer->drawn_token() : -1;
+    has_decode_logits = true;
+    return drawn;
   } catch (...) {
     truncate(position);
     throw;
@@ -432,12 +438,11 @@ std::span<const float> Session::decode(int32_t token) {
 }
 
 int32_t Session::decode(int32_t token, Sampler& sampler) {
-  impl_->decode(token, sampler.next());
-  return impl_->transformer->drawn_token();
+  return impl_->decode(token, sampler.next());
 }
 
 std::span<const float> Session::decode_logits() {
-  check_argument(impl_->transformer != nullptr, "nothing was decoded yet");
+  check_argument(impl_->has_decode_logits, "the last call was not a decode()");
   return impl_->transformer->decode_logits();
 }
 

@@ -37,7 +37,7 @@ struct AttentionSettings {
   /// model's type. f8e4m3: queries are rounded to it too, a GPU then multiplies in it, and the CPU
   /// computes with the same numbers in its own type. i8, the CPU's only, rounds more finely: seven
   /// bits below a page's largest number, where E4M3 has three below each. Blocks must be multiples
-  /// of 16 tokens; on a GPU of 128, head_dim must be 128, and there is no periphery.
+  /// of 16 tokens; on a GPU of 128, where head_dim must be 128.
   std::optional<DType> kv_codes;
   /// Whether decode reads the blocks that the selector chooses for its one query, wherever a prompt
   /// of that length would be read sparsely; if not, it reads all keys.
@@ -160,7 +160,8 @@ class Session {
   /// Appends one token and draws the next by its logits, where these are: on a GPU a token comes
   /// back and no logits. Errors as decode; kInvalidArgument when logits hold a NaN.
   int32_t decode(int32_t token, Sampler& sampler);
-  /// Logits [vocab_size] of the last decode(), valid until the next call.
+  /// Logits [vocab_size] of the last decode(), valid until the next call. Throws kInvalidArgument
+  /// when another call came after it.
   std::span<const float> decode_logits();
 
   /// Appends `tokens` as prefill does and rates each position's next token; the result has

@@ -64,7 +64,7 @@ class Transformer {
   ~Transformer();
 
   /// Runs all layers; writes K and V into the pages; for decode computes the row's logits as well,
-  /// and draws the next token.
+  /// and draws the next token where `step.draw` is given.
   /// Throws kInvalidFile naming the layer whose input holds NaN or Inf, and what the callbacks
   /// throw.
   void forward(const ForwardStep& step);
@@ -98,9 +98,9 @@ class Transformer {
   void run_layers(const ForwardStep& step);
   /// Logits of one row of the step.
   void output(int64_t row);
-  /// They are on their way into staged_logits_.
+  /// Starts the copy of logits_ to staged_logits_.
   void fetch_logits();
-  /// A token drawn by them is on its way into staged_token_.
+  /// Draws a token by logits_ and starts its copy to staged_token_.
   void draw_token();
   void attention_in(const ForwardStep& step, int64_t layer, const Slab& slab, Worker& worker);
   void attention_out(int64_t layer, const Slab& slab, Worker& worker);

@@ -29,8 +29,8 @@ struct QkvTask {
   const int32_t* page_table = nullptr;
   /// Of row 0 of the table: row r sits at *position + first_row + r.
   const int64_t* position = nullptr;
-  /// Or the statistics of pages that these rows fill, where has_page_stats(): computed by what
-  /// writes k and v, bit by bit as compute_block_stats() would afterwards. Earlier rows of the
+  /// Null, or the statistics of pages that these rows fill, where has_page_stats(): computed by
+  /// what writes k and v, bit by bit as compute_block_stats() would afterwards. Earlier rows of the
   /// first page are read back.
   const BlockStatsView* stats = nullptr;
 };
