@@ -16,10 +16,6 @@ double ms_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-double seconds_since(StepClock::time_point start) {
-  return std::chrono::duration<double>(StepClock::now() - start).count();
-}
-
 bool ends_text(const Model& model, int32_t token) {
   const std::vector<int32_t>& ids = model.config().eos_ids;
   return std::find(ids.begin(), ids.end(), token) != ids.end() ||

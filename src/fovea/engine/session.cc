@@ -333,8 +333,7 @@ void Session::Impl::read(std::span<const int32_t> prompt, const PrefillOptions& 
   const auto publish_start = StepClock::now();
   if (pure) publish_pages(sparse);
   record_bookkeeping(publish_start);
-  finish_report(static_cast<int64_t>(prompt.size()), num_cached,
-                std::chrono::duration<double>(StepClock::now() - start).count());
+  finish_report(static_cast<int64_t>(prompt.size()), num_cached, seconds_since(start));
 }
 
 int32_t Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
@@ -373,8 +372,7 @@ int32_t Session::Impl::decode(int32_t token, const std::optional<Draw>& draw) {
 
 void Session::Impl::record_bookkeeping(StepClock::time_point start) const {
   if (options.observer == nullptr) return;
-  const double seconds = std::chrono::duration<double>(StepClock::now() - start).count();
-  options.observer->record({StepOp::kBookkeeping, -1, start, seconds});
+  options.observer->record({StepOp::kBookkeeping, -1, start, seconds_since(start)});
 }
 
 void Session::Impl::finish_report(int64_t num_tokens, int64_t num_cached, double total_s) {

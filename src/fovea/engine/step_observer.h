@@ -41,6 +41,10 @@ std::string_view step_op_name(StepOp op);
 
 using StepClock = std::chrono::steady_clock;
 
+inline double seconds_since(StepClock::time_point start) {
+  return std::chrono::duration<double>(StepClock::now() - start).count();
+}
+
 /// One piece of a step. Where threads take rows slab by slab through several pieces, these follow
 /// each other here as if all rows went through one piece at a time: each gets its share of the
 /// time that passed.

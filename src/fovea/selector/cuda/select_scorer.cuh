@@ -243,10 +243,8 @@ class SelectScorer {
     if constexpr (Traits::kHasUplift) add_tame_uplifted(part);
   }
 
-  /// The same sums of what the powers in `s_` become with the uplift times ||q|| on top of each
-  /// logit, where that is more and can matter. With it no logit is beyond the row's extent either.
-  __device__ void add_tame_uplifted(int part) {
-    const float up[2] = {uplift(0), uplift(1)};
+  /// Whether there is an uplift on a block of this warp that can take it to a threshold.
+  __device__ bool uplift_can_matter(const float (&up)[2]) const {
     bool any = up[0] > 0.f || up[1] > 0.f;
     if (p_.can_skip) {
       const float needed = reach(1, p_.log2_alpha_rescue);
@@ -257,7 +255,14 @@ class SelectScorer {
         any |= up[r] > 0.f && most >= needed;
       }
     }
-    if (!__any_sync(~0u, any)) return;
+    return __any_sync(~0u, any);
+  }
+
+  /// The same sums of what the powers in `s_` become with the uplift times ||q|| on top of each
+  /// logit, where that is more and can matter. With it no logit is beyond the row's extent either.
+  __device__ void add_tame_uplifted(int part) {
+    const float up[2] = {uplift(0), uplift(1)};
+    if (!uplift_can_matter(up)) return;
     const float2* norms = norms_of(part);
     float sum[2][2] = {};
 #pragma unroll
@@ -356,17 +361,7 @@ class SelectScorer {
   /// matter.
   __device__ void add_uplifted(int part, const float (&top)[2]) {
     const float up[2] = {uplift(0), uplift(1)};
-    bool any = up[0] > 0.f || up[1] > 0.f;
-    if (p_.can_skip) {
-      const float needed = reach(1, p_.log2_alpha_rescue);
-      any = false;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float most = base_[r].log2() + up[r] * q_norm_max_;  // by the whole warp
-        any |= up[r] > 0.f && most >= needed;
-      }
-    }
-    if (!__any_sync(~0u, any)) return;
+    if (!uplift_can_matter(up)) return;
     const float2* norms = norms_of(part);
     float most[2] = {top[0] + up[0] * q_norm_max_, top[1] + up[1] * q_norm_max_};
     // Where ||q|| and the uplift spread so far that this is no safe reference: exact maxima.
