@@ -10,6 +10,7 @@ BAD = [
     "    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads",
     "    0 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads",
     "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
+    "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized",
     "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored",
 ]
 GOOD = "ptxas info    : Used 168 registers\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
