@@ -12,8 +12,7 @@ import subprocess
 import sys
 
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
-# C7508 setmaxnreg ignored, C7510, C7511, C7512 and C7517 wgmma serialised, C7519 wgmma fences
-# inserted
+# C7508: setmaxnreg ignored; C7510, C7511, C7512, C7517: wgmma serialised; C7519: fences inserted.
 SERIAL = re.compile(r"\(C75(08|10|11|12|17|19)\)")
 REMARK = re.compile(r"^ptxas info|^\s+\d+ bytes stack frame|bytes gmem|Compile time")
 
